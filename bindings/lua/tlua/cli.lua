@@ -1,0 +1,4 @@
+-- cli.lua: the command line.
+return function()
+  return 0
+end

@@ -1,0 +1,64 @@
+/* hook.c: registering hooks on gradients. */
+#include "autograd/hook.h"
+
+#include "core/memory.h"
+
+tl_status tl_hooks_add(struct tl_hook **list, int id, int slot, tl_tensor *keeper) {
+  struct tl_hook *h = tl_small_alloc(sizeof *h);
+  if (h == NULL) return TL_FAIL(TL_ERR_MEMORY, "register_hook", "no memory for a hook");
+  *h = (struct tl_hook){NULL, id, slot, keeper};
+  while (*list != NULL) list = &(*list)->next;
+  *list = h;
+  return TL_OK;
+}
+
+bool tl_hooks_remove(struct tl_hook **list, int id) {
+  for (; *list != NULL; list = &(*list)->next)
+    if ((*list)->id == id) {
+      struct tl_hook *h = *list;
+      *list = h->next;
+      tl_small_free(h, sizeof *h);
+      return true;
+    }
+  return false;
+}
+
+void tl_hooks_forget(struct tl_hook **list, const tl_tensor *keeper) {
+  while (*list != NULL) {
+    struct tl_hook *h = *list;
+    if (h->keeper == keeper) {
+      *list = h->next;
+      tl_small_free(h, sizeof *h);
+    } else {
+      list = &h->next;
+    }
+  }
+}
+
+void tl_hooks_free(struct tl_hook **list) {
+  while (*list != NULL) {
+    struct tl_hook *h = *list;
+    *list = h->next;
+    tl_small_free(h, sizeof *h);
+  }
+}
+
+tl_status tl_register_hook(tl_tensor *t, int id) {
+  if (!t->requires_grad)
+    return TL_FAIL(TL_ERR_STATE, "register_hook", "the tensor does not require gradients");
+  return t->node != NULL ? tl_hooks_add(&t->node->hooks, id, t->slot, NULL) : tl_hooks_add(&t->hooks, id, 0, NULL);
+}
+
+tl_status tl_retain_grad(tl_tensor *t) {
+  if (!t->requires_grad)
+    return TL_FAIL(TL_ERR_STATE, "retain_grad", "the tensor does not require gradients");
+  if (t->node == NULL || t->retains_grad) return TL_OK;
+  TL_TRY(tl_hooks_add(&t->node->hooks, TL_HOOK_RETAIN_GRAD, t->slot, t));
+  t->retains_grad = true;
+  return TL_OK;
+}
+
+tl_status tl_remove_hook(tl_tensor *t, int id) {
+  if (!tl_hooks_remove(&t->hooks, id) && t->node != NULL) tl_hooks_remove(&t->node->hooks, id);
+  return TL_OK;
+}

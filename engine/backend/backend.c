@@ -1,0 +1,77 @@
+/* backend.c: finding backends, device names, plug-ins. */
+#include "backend/backend.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/error.h"
+
+static const tl_backend *backends[2] = {&tl_cpu_backend, NULL}; /* by device kind */
+static char cuda_missing[256];
+
+const tl_backend *tl_backend_of(tl_device device) { return backends[device >> 8]; }
+
+/* The CUDA plug-in: a shared object beside the library that gives tl_backend_plugin(). TLUA_CUDA=sim takes the
+ * simulator's. Tried once; the reason for a failure is kept. */
+static const tl_backend *open_cuda(void) {
+  if (backends[1] != NULL || cuda_missing[0] != '\0') return backends[1];
+  const char *choice = getenv("TLUA_CUDA");
+  const char *file = choice != NULL && strcmp(choice, "sim") == 0 ? "libtlua-cudasim.so" : "libtlua-cuda.so";
+  void *so = dlopen(file, RTLD_NOW | RTLD_LOCAL);
+  if (so == NULL) {
+    snprintf(cuda_missing, sizeof cuda_missing, "the CUDA backend cannot be opened: %s", dlerror());
+    return NULL;
+  }
+  const tl_backend *(*plugin)(int abi, const char **why) = (const tl_backend *(*)(int, const char **))dlsym(so, "tl_backend_plugin");
+  const char *why = "it is no tlua plug-in";
+  const tl_backend *b = plugin == NULL ? NULL : plugin(TL_ABI, &why);
+  if (b == NULL) snprintf(cuda_missing, sizeof cuda_missing, "%s: %s", file, why);
+  return backends[1] = b;
+}
+
+tl_status tl_backend_open(tl_device device, const tl_backend **out) {
+  int kind = device >> 8, index = device & 255;
+  if (kind < 0 || kind > 1 || (kind == 0 && index != 0))
+    return TL_FAIL(TL_ERR_DEVICE, "device", "there is no device number %d", device);
+  const tl_backend *b = kind == 1 ? open_cuda() : backends[kind];
+  if (b == NULL) return TL_FAIL(TL_ERR_DEVICE, "device", "%s", cuda_missing);
+  int count = b->device_count();
+  if (index >= count)
+    return TL_FAIL(TL_ERR_DEVICE, "device", "%s:%d was asked for, there %s %d %s device%s", b->name, index,
+                   count == 1 ? "is" : "are", count, b->name, count == 1 ? "" : "s");
+  *out = b;
+  return TL_OK;
+}
+
+tl_status tl_device_parse(const char *name, tl_device *device) {
+  tl_device d;
+  if (strcmp(name, "cpu") == 0) {
+    d = TL_CPU;
+  } else if (strncmp(name, "cuda", 4) == 0 && (name[4] == '\0' || name[4] == ':')) {
+    char *end = NULL;
+    long index = name[4] == '\0' ? 0 : strtol(name + 5, &end, 10);
+    bool digits = name[4] == '\0' || (name[5] >= '0' && name[5] <= '9' && *end == '\0' && index < 256);
+    if (!digits) return TL_FAIL(TL_ERR_DEVICE, "device", "'%s' has no device index (write \"cuda:0\")", name);
+    d = TL_CUDA + (int)index;
+  } else {
+    return TL_FAIL(TL_ERR_DEVICE, "device", "there is no device '%s' (\"cpu\", \"cuda\", \"cuda:1\" ...)", name);
+  }
+  const tl_backend *b;
+  TL_TRY(tl_backend_open(d, &b));
+  *device = d;
+  return TL_OK;
+}
+
+tl_status tl_device_name(tl_device device, char *buffer, size_t bytes) {
+  if (device == TL_CPU) snprintf(buffer, bytes, "cpu");
+  else snprintf(buffer, bytes, "cuda:%d", device & 255);
+  return TL_OK;
+}
+
+int tl_device_count(const char *kind, const char **why) {
+  const tl_backend *b = strcmp(kind, "cpu") == 0 ? &tl_cpu_backend : strcmp(kind, "cuda") == 0 ? open_cuda() : NULL;
+  if (why != NULL) *why = b == NULL ? (strcmp(kind, "cuda") == 0 ? cuda_missing : "no such kind of device") : NULL;
+  return b == NULL ? 0 : b->device_count();
+}

@@ -1,0 +1,42 @@
+/* kernels.h: the table of kernels that every backend fills. Operands come in checked, on the right device, any strides
+ * unless a line says contiguous. A NULL entry means "not built for this device": TL_KERNEL turns it into an error. */
+#ifndef TL_BACKEND_KERNELS_H
+#define TL_BACKEND_KERNELS_H
+
+#include "core/iter.h"
+
+/* Pointwise functions: every row of ops.def gives NAME, and its derivatives NAME_grad or NAME_da, NAME_db. */
+enum tl_fn {
+#define TL_UNARY(name, kind, f, df, saves) TL_FN_##name, TL_FN_##name##_grad,
+#define TL_UNARY1(name, kind, f, df, saves) TL_FN_##name, TL_FN_##name##_grad,
+#define TL_UNARY2(name, kind, f, df, saves) TL_FN_##name, TL_FN_##name##_grad,
+#define TL_BINARY(name, kind, f, da, db, saves) TL_FN_##name, TL_FN_##name##_da, TL_FN_##name##_db,
+#include "ops/ops.def"
+  TL_FN_add_scaled, /* a + p*b */
+  TL_FN_addcmul,    /* a + p*b*c */
+  TL_FN_addcdiv,    /* a + p*b/c */
+  TL_FN_lerp,       /* a + p*(b-a) */
+  TL_FN_where,      /* c ? a : b */
+  TL_FNS
+};
+
+typedef struct tl_kernels {
+  /* ---- pointwise.c ---- it->op[0] = fn(it->op[1..]); computes in `compute` (TL_FLOAT32, TL_FLOAT64 or TL_INT64) */
+  tl_status (*pointwise)(int fn, int compute, const tl_iter *it, double p, double q);
+  tl_status (*copy)(const tl_iter *it); /* op[0] = op[1] with conversion; op[1] may be a constant */
+  /* ---- random.c ---- element i of the row-major order takes number offset + i of the stream `seed` */
+  tl_status (*random)(int kind, const tl_iter *it, uint64_t seed, uint64_t offset, double p, double q);
+  /* ---- create.c ---- contiguous out[i] = first + i * step */
+  tl_status (*range)(tl_tensor *out, double first, double step);
+  /* ---- reduce.c ---- op[0] = reduction of op[1] over the last `reduced` dims of it (see reduce.h); p: the norm's p */
+  tl_status (*reduce)(int kind, const tl_iter *it, int reduced, double p);
+  /* Families below: each one's contract stands in its own block, added with the family. */
+} tl_kernels;
+
+#define TL_KERNEL(t, entry, opname)                                                              \
+  do {                                                                                           \
+    if (tl_kernels_of(t)->entry == NULL)                                                         \
+      return TL_FAIL(TL_ERR_UNSUPPORTED, opname, "there is no %s kernel for this device", #entry); \
+  } while (0)
+
+#endif

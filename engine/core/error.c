@@ -1,0 +1,58 @@
+/* error.c: the per-thread error record and the interrupt flag. */
+#include "core/error.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "core/tensor.h"
+
+static _Thread_local char message[512];
+static _Thread_local tl_error last = {TL_OK, "", "", "", 0};
+static _Thread_local int index_base = 0;
+
+volatile int tl_interrupt_flag = 0;
+
+const tl_error *tl_last_error(void) { return &last; }
+
+void tl_clear_error(void) { last = (tl_error){TL_OK, "", "", "", 0}; }
+
+void tl_error_index_base(int base) { index_base = base == 1; }
+
+int64_t tl_position(int64_t i) { return i < 0 ? i : i + index_base; }
+
+tl_status tl_fail(int code, const char *op, const char *file, int line, const char *format, ...) {
+  /* Formatted aside first: an argument may be the former message. */
+  char text[sizeof message];
+  va_list args;
+  va_start(args, format);
+  vsnprintf(text, sizeof text, format, args);
+  va_end(args);
+  snprintf(message, sizeof message, "%s", text);
+  last = (tl_error){code, op, message, file, line};
+  return (tl_status)code;
+}
+
+void tl_interrupt(void) { tl_interrupt_flag = 1; }
+
+tl_status tl_interrupted(const char *op) {
+  tl_interrupt_flag = 0;
+  return TL_FAIL(TL_ERR_INTERRUPT, op, "interrupted");
+}
+
+int tl_abi(void) { return TL_ABI; }
+
+const char *tl_version(void) { return TLUA_VERSION; }
+
+const char *tl_shape_text(int ndim, const int64_t *shape, char buffer[TL_SHAPE_CHARS]) {
+  int at = snprintf(buffer, TL_SHAPE_CHARS, "(");
+  for (int d = 0; d < ndim && d < TL_MAX_DIMS; d++)
+    at += snprintf(buffer + at, (size_t)(TL_SHAPE_CHARS - at), d == 0 ? "%lld" : "x%lld", (long long)shape[d]);
+  snprintf(buffer + at, (size_t)(TL_SHAPE_CHARS - at), ")");
+  return buffer;
+}
+
+const char *tl_shape_of(const tl_tensor *t) {
+  static _Thread_local char ring[8][TL_SHAPE_CHARS];
+  static _Thread_local unsigned next = 0;
+  return tl_shape_text(t->ndim, t->shape, ring[next++ % 8]);
+}

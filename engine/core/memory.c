@@ -1,0 +1,239 @@
+/* memory.c: allocators and accounting.
+ *
+ * Small objects come from thread-local free lists: a handle costs a few nanoseconds. Tensor bytes on the CPU come from a
+ * process-wide cache of power-of-two-and-a-half size classes under one lock. Under AddressSanitizer both go straight to
+ * malloc, so that it sees every use after free. */
+#include "core/memory.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "backend/backend.h"
+#include "core/tensor.h"
+
+#if defined(__SANITIZE_ADDRESS__)
+#define TL_POOLS 0
+#else
+#define TL_POOLS 1
+#endif
+
+/* ---- the failing-allocator harness ---- */
+
+static atomic_llong fail_at = 0; /* 0 off; else how many allocations until one fails */
+static atomic_llong made = 0;
+
+int64_t tl_fail_allocation(int64_t k) {
+  atomic_store(&fail_at, k);
+  return atomic_exchange(&made, 0);
+}
+
+bool tl_allocation_fails(void) {
+  if (__builtin_expect(atomic_load_explicit(&fail_at, memory_order_relaxed) == 0, 1)) return false;
+  atomic_fetch_add(&made, 1);
+  return atomic_fetch_sub(&fail_at, 1) == 1;
+}
+
+void *tl_host_alloc(size_t bytes) { return tl_allocation_fails() ? NULL : malloc(bytes == 0 ? 1 : bytes); }
+
+void *tl_host_calloc(size_t n, size_t bytes) {
+  return tl_allocation_fails() ? NULL : calloc(n == 0 ? 1 : n, bytes == 0 ? 1 : bytes);
+}
+
+void tl_host_free(void *p) { free(p); }
+
+/* ---- small objects ---- */
+
+#define SMALL_STEP 64
+#define SMALL_CLASSES 17 /* 64 .. 1024 bytes, and 0 unused */
+
+typedef struct small {
+  struct small *next;
+} small;
+
+static _Thread_local small *small_lists[SMALL_CLASSES];
+
+static size_t small_class(size_t bytes) { return (bytes + SMALL_STEP - 1) / SMALL_STEP; }
+
+void *tl_small_alloc(size_t bytes) {
+  if (tl_allocation_fails()) return NULL;
+  size_t c = small_class(bytes);
+  if (!TL_POOLS || c >= SMALL_CLASSES) return malloc(bytes);
+  small *s = small_lists[c];
+  if (s == NULL) return malloc(c * SMALL_STEP);
+  small_lists[c] = s->next;
+  return s;
+}
+
+void tl_small_free(void *p, size_t bytes) {
+  size_t c = small_class(bytes);
+  if (!TL_POOLS || c >= SMALL_CLASSES) {
+    free(p);
+    return;
+  }
+  small *s = p;
+  s->next = small_lists[c];
+  small_lists[c] = s;
+}
+
+void tl_thread_exit(void) {
+  for (int c = 0; c < SMALL_CLASSES; c++)
+    while (small_lists[c] != NULL) {
+      small *s = small_lists[c];
+      small_lists[c] = s->next;
+      free(s);
+    }
+}
+
+/* ---- accounting ---- */
+
+#define DEVICES 17 /* the CPU and 16 accelerators */
+#define SOFT_LIMIT_FLOOR (32.0 * 1024 * 1024)
+
+static struct {
+  atomic_llong live, peak;
+  atomic_llong limit;
+} accounts[DEVICES];
+
+static atomic_llong tensors;
+static int collect_flag;
+
+static int account_of(tl_device device) { return device == TL_CPU ? 0 : 1 + (device & 255) % (DEVICES - 1); }
+
+static long long limit_of(int a) {
+  long long limit = atomic_load_explicit(&accounts[a].limit, memory_order_relaxed);
+  return limit == 0 ? (long long)SOFT_LIMIT_FLOOR : limit;
+}
+
+void tl_account(tl_device device, int64_t bytes) {
+  int a = account_of(device);
+  long long live = atomic_fetch_add_explicit(&accounts[a].live, bytes, memory_order_relaxed) + bytes;
+  if (bytes > 0) {
+    long long peak = atomic_load_explicit(&accounts[a].peak, memory_order_relaxed);
+    while (live > peak && !atomic_compare_exchange_weak(&accounts[a].peak, &peak, live)) {
+    }
+    if (live > limit_of(a)) __atomic_store_n(&collect_flag, 1, __ATOMIC_RELAXED);
+  }
+}
+
+void tl_count_tensor(int delta) { atomic_fetch_add_explicit(&tensors, delta, memory_order_relaxed); }
+
+const int *tl_collect_flag(void) { return &collect_flag; }
+
+void tl_collected(void) {
+  for (int a = 0; a < DEVICES; a++) {
+    double next = 1.4 * (double)atomic_load(&accounts[a].live);
+    atomic_store(&accounts[a].limit, (long long)(next < SOFT_LIMIT_FLOOR ? SOFT_LIMIT_FLOOR : next));
+  }
+  __atomic_store_n(&collect_flag, 0, __ATOMIC_RELAXED);
+}
+
+tl_status tl_memory(tl_device device, tl_memory_stats *stats) {
+  const tl_backend *b;
+  TL_TRY(tl_backend_open(device, &b));
+  int a = account_of(device);
+  stats->live = (double)atomic_load(&accounts[a].live);
+  stats->peak = (double)atomic_load(&accounts[a].peak);
+  stats->cached = b->cached_bytes(device & 255);
+  stats->soft_limit = (double)limit_of(a);
+  stats->tensors = (double)atomic_load(&tensors);
+  return TL_OK;
+}
+
+tl_status tl_reset_peak_memory(tl_device device) {
+  const tl_backend *b;
+  TL_TRY(tl_backend_open(device, &b));
+  int a = account_of(device);
+  atomic_store(&accounts[a].peak, atomic_load(&accounts[a].live));
+  return TL_OK;
+}
+
+tl_status tl_empty_cache(tl_device device) {
+  const tl_backend *b;
+  TL_TRY(tl_backend_open(device, &b));
+  b->empty_cache(device & 255);
+  return TL_OK;
+}
+
+/* ---- CPU tensor memory ---- */
+
+#define ALIGNMENT 64
+#define CPU_CLASSES 88      /* 64 << (c/2), times 1.5 for odd c: up to 2^49 bytes */
+#define CACHE_LIMIT (256ull << 20) /* held for reuse at most */
+
+static struct {
+  pthread_mutex_t lock;
+  small *free[CPU_CLASSES];
+  size_t held;
+} cache = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static size_t class_bytes(int c) {
+  size_t base = (size_t)ALIGNMENT << (c / 2);
+  return c % 2 ? base + base / 2 : base;
+}
+
+static int cpu_class(size_t bytes) {
+  if (bytes <= ALIGNMENT) return 0;
+  int log = 63 - __builtin_clzll((unsigned long long)(bytes - 1)); /* 2^log <= bytes-1 */
+  int c = (log - 6) * 2;
+  if (bytes <= class_bytes(c + 1)) return c + 1;
+  return c + 2;
+}
+
+static size_t round_up(size_t n) { return (n + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT; }
+
+void tl_cpu_empty_cache(void) {
+  pthread_mutex_lock(&cache.lock);
+  for (int c = 0; c < CPU_CLASSES; c++)
+    while (cache.free[c] != NULL) {
+      small *s = cache.free[c];
+      cache.free[c] = s->next;
+      free(s);
+    }
+  cache.held = 0;
+  pthread_mutex_unlock(&cache.lock);
+}
+
+void *tl_cpu_alloc(size_t bytes) {
+  if (tl_allocation_fails()) return NULL;
+  int c = cpu_class(bytes);
+  if (c >= CPU_CLASSES) return NULL;
+  size_t size = TL_POOLS ? class_bytes(c) : round_up(bytes);
+  small *s = NULL;
+  if (TL_POOLS) {
+    pthread_mutex_lock(&cache.lock);
+    s = cache.free[c];
+    if (s != NULL) {
+      cache.free[c] = s->next;
+      cache.held -= size;
+    }
+    pthread_mutex_unlock(&cache.lock);
+  }
+  if (s != NULL) return s;
+  void *p = aligned_alloc(ALIGNMENT, size);
+  if (p == NULL) {
+    tl_cpu_empty_cache();
+    p = aligned_alloc(ALIGNMENT, size);
+  }
+  return p;
+}
+
+void tl_cpu_free(void *p, size_t bytes) {
+  int c = cpu_class(bytes);
+  size_t size = class_bytes(c);
+  if (TL_POOLS) {
+    pthread_mutex_lock(&cache.lock);
+    if (cache.held + size <= CACHE_LIMIT) {
+      small *s = p;
+      s->next = cache.free[c];
+      cache.free[c] = s;
+      cache.held += size;
+      p = NULL;
+    }
+    pthread_mutex_unlock(&cache.lock);
+  }
+  free(p);
+}
+
+double tl_cpu_cached_bytes(void) { return (double)cache.held; }

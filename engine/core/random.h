@@ -1,0 +1,14 @@
+/* random.h: generators: a seed and how many numbers have been taken. */
+#ifndef TL_CORE_RANDOM_H
+#define TL_CORE_RANDOM_H
+
+#include "tlua.h"
+
+struct tl_generator {
+  uint64_t seed, offset;
+};
+
+/* Reserves n numbers of g (NULL: this thread's default generator): they start at *offset of stream *seed. */
+void tl_generator_take(tl_generator *g, int64_t n, uint64_t *seed, uint64_t *offset);
+
+#endif

@@ -1,0 +1,292 @@
+/* tensor.c: storages and reference-counted tensor handles. */
+#include "core/tensor.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "autograd/hook.h"
+#include "autograd/tape.h"
+#include "backend/backend.h"
+#include "core/iter.h"
+#include "core/memory.h"
+
+/* ---- storages ---- */
+
+/* A small CPU storage carries its bytes right behind its header: one allocation, one cache line further. */
+#define HEADER 64
+#define INLINE_BYTES 960
+_Static_assert(sizeof(tl_storage) <= HEADER, "the inline data must not overlap the header");
+
+static bool is_inline(const tl_storage *s) { return s->data == (const char *)s + HEADER; }
+
+static tl_status no_memory(tl_device device, size_t bytes) {
+  char name[32] = "?";
+  tl_memory_stats stats = {0};
+  tl_device_name(device, name, sizeof name);
+  tl_memory(device, &stats);
+  return TL_FAIL(TL_ERR_MEMORY, "allocate", "%.1f MB asked for on %s: %.1f MB are in use, %.1f MB are cached",
+                 (double)bytes / 1048576, name, stats.live / 1048576, stats.cached / 1048576);
+}
+
+tl_status tl_storage_new(tl_device device, size_t bytes, tl_storage **out) {
+  bool small = device == TL_CPU && bytes <= INLINE_BYTES;
+  tl_storage *s = tl_small_alloc(small ? HEADER + bytes : sizeof *s);
+  if (s == NULL) return no_memory(device, bytes);
+  void *data = small ? (char *)s + HEADER : tl_backend_of(device)->alloc(device & 255, bytes == 0 ? 1 : bytes);
+  if (data == NULL) {
+    tl_small_free(s, sizeof *s);
+    return no_memory(device, bytes);
+  }
+  atomic_init(&s->refs, 1);
+  s->device = device;
+  s->version = 0;
+  s->bytes = bytes;
+  s->data = data;
+  s->release = NULL;
+  s->owner = NULL;
+  tl_account(device, (int64_t)bytes);
+  *out = s;
+  return TL_OK;
+}
+
+tl_status tl_storage_adopt(void *data, size_t bytes, void (*release)(tl_storage *), void *owner, tl_storage **out) {
+  tl_storage *s = tl_small_alloc(sizeof *s);
+  if (s == NULL) return no_memory(TL_CPU, bytes);
+  atomic_init(&s->refs, 1);
+  s->device = TL_CPU;
+  s->version = 0;
+  s->bytes = bytes;
+  s->data = data;
+  s->release = release;
+  s->owner = owner;
+  tl_account(TL_CPU, (int64_t)bytes);
+  *out = s;
+  return TL_OK;
+}
+
+void tl_storage_retain(tl_storage *s) { atomic_fetch_add_explicit(&s->refs, 1, memory_order_relaxed); }
+
+void tl_storage_drop(tl_storage *s) {
+  /* The only holder needs no locked instruction. */
+  if (atomic_load_explicit(&s->refs, memory_order_acquire) != 1 &&
+      atomic_fetch_sub_explicit(&s->refs, 1, memory_order_acq_rel) != 1)
+    return;
+  tl_account(s->device, -(int64_t)s->bytes);
+  if (is_inline(s)) {
+    tl_small_free(s, HEADER + s->bytes);
+    return;
+  }
+  if (s->release != NULL) s->release(s);
+  else tl_backend_of(s->device)->free(s->device & 255, s->data, s->bytes == 0 ? 1 : s->bytes);
+  tl_small_free(s, sizeof *s);
+}
+
+/* ---- handles ---- */
+
+static tl_tensor *new_handle(tl_storage *s, int dtype, int ndim) {
+  tl_tensor *t = tl_small_alloc(sizeof *t);
+  if (t == NULL) return NULL;
+  memset(t, 0, offsetof(tl_tensor, shape));
+  t->refs = 1;
+  t->dtype = (uint8_t)dtype;
+  t->ndim = (uint8_t)ndim;
+  t->device = s->device;
+  t->storage = s;
+  tl_count_tensor(1);
+  return t;
+}
+
+/* A contiguous tensor whose shape was checked. */
+static tl_status make(int ndim, const int64_t *shape, int64_t numel, int dtype, tl_device device, tl_tensor **out) {
+  TL_CHECK_INTERRUPT("empty");
+  tl_storage *s;
+  TL_TRY(tl_storage_new(device, (size_t)numel * tl_dtype_size(dtype), &s));
+  tl_tensor *t = new_handle(s, dtype, ndim);
+  if (t == NULL) {
+    tl_storage_drop(s);
+    return no_memory(device, sizeof *t);
+  }
+  for (int d = 0; d < ndim; d++) t->shape[d] = shape[d];
+  tl_contiguous_strides(ndim, shape, t->strides);
+  t->numel = numel;
+  t->contiguous = true;
+  *out = t;
+  return TL_OK;
+}
+
+tl_status tl_empty(int ndim, const int64_t *shape, int dtype, tl_device device, tl_tensor **out) {
+  int64_t numel;
+  TL_TRY(tl_check_shape("empty", ndim, shape, dtype, &numel));
+  if (device != TL_CPU) {
+    const tl_backend *b;
+    TL_TRY(tl_backend_open(device, &b));
+  }
+  return make(ndim, shape, numel, dtype, device, out);
+}
+
+tl_status tl_empty_like(const tl_tensor *t, int dtype, tl_tensor **out) {
+  return make(t->ndim, t->shape, t->numel, dtype, t->device, out);
+}
+
+tl_status tl_tensor_on(tl_storage *s, int dtype, int ndim, const int64_t *shape, const int64_t *strides, int64_t offset,
+                       tl_tensor **out) {
+  int64_t numel, contiguous[TL_MAX_DIMS];
+  TL_TRY(tl_check_shape("view", ndim, shape, dtype, &numel));
+  if (strides == NULL) {
+    tl_contiguous_strides(ndim, shape, contiguous);
+    strides = contiguous;
+  }
+  int64_t last = offset, size = (int64_t)tl_dtype_size(dtype);
+  bool fits = offset >= 0;
+  for (int d = 0; d < ndim && numel > 0 && fits; d++) {
+    int64_t reach;
+    fits = strides[d] >= 0 && !__builtin_mul_overflow(shape[d] - 1, strides[d], &reach) &&
+           !__builtin_add_overflow(last, reach, &last);
+  }
+  if (numel > 0) fits = fits && last < (int64_t)s->bytes / size;
+  if (!fits) return TL_FAIL(TL_ERR_INDEX, "view", "the view reaches outside its storage of %zu bytes", s->bytes);
+  tl_tensor *t = new_handle(s, dtype, ndim);
+  if (t == NULL) return no_memory(s->device, sizeof *t);
+  tl_storage_retain(s);
+  for (int d = 0; d < ndim; d++) t->shape[d] = shape[d], t->strides[d] = strides[d];
+  t->offset = offset;
+  tl_tensor_set_layout(t);
+  *out = t;
+  return TL_OK;
+}
+
+tl_status tl_alias_as(const tl_tensor *t, int ndim, const int64_t *shape, const int64_t *strides, int64_t offset,
+                      tl_tensor **out) {
+  TL_CHECK_INTERRUPT("view");
+  tl_tensor *v = new_handle(t->storage, t->dtype, ndim);
+  if (v == NULL) return no_memory(t->device, sizeof *v);
+  tl_storage_retain(t->storage);
+  for (int d = 0; d < ndim; d++) v->shape[d] = shape[d], v->strides[d] = strides[d];
+  v->offset = offset;
+  tl_tensor_set_layout(v);
+  *out = v;
+  return TL_OK;
+}
+
+tl_status tl_alias(const tl_tensor *t, tl_tensor **out) {
+  tl_tensor *v = new_handle(t->storage, t->dtype, t->ndim);
+  if (v == NULL) return no_memory(t->device, sizeof *v);
+  tl_storage_retain(t->storage);
+  for (int d = 0; d < t->ndim; d++) v->shape[d] = t->shape[d], v->strides[d] = t->strides[d];
+  v->offset = t->offset;
+  v->numel = t->numel;
+  v->contiguous = t->contiguous;
+  *out = v;
+  return TL_OK;
+}
+
+tl_status tl_tensor_retain(tl_tensor *t, tl_tensor **out) {
+  *out = tl_hold(t);
+  return TL_OK;
+}
+
+void tl_tensor_free(tl_tensor *t) {
+  if (t == NULL || --t->refs > 0) return;
+  if (t->hooks != NULL) tl_hooks_free(&t->hooks);
+  if (t->node != NULL) {
+    if (t->retains_grad) tl_hooks_forget(&t->node->hooks, t);
+    tl_node_drop(t->node);
+  }
+  if (t->grad != NULL) tl_tensor_free(t->grad);
+  if (t->base != NULL) tl_tensor_free(t->base);
+  tl_storage_drop(t->storage);
+  tl_count_tensor(-1);
+  tl_small_free(t, sizeof *t);
+}
+
+void tl_tensor_release_storage(tl_tensor *t) {
+  static tl_storage none = {.refs = 1};
+  if (t->storage == &none) return;
+  tl_storage_retain(&none);
+  tl_storage_drop(t->storage);
+  t->storage = &none;
+  t->ndim = 1;
+  t->shape[0] = 0;
+  t->strides[0] = 1;
+  t->offset = 0;
+  t->device = TL_CPU;
+  tl_tensor_set_layout(t);
+  if (t->grad != NULL) tl_tensor_free(t->grad), t->grad = NULL;
+}
+
+int tl_ndim(const tl_tensor *t) { return t->ndim; }
+int tl_dtype_of(const tl_tensor *t) { return t->dtype; }
+tl_device tl_device_of(const tl_tensor *t) { return t->device; }
+double tl_size(const tl_tensor *t, int d) { return d >= 0 && d < t->ndim ? (double)t->shape[d] : NAN; }
+double tl_stride(const tl_tensor *t, int d) { return d >= 0 && d < t->ndim ? (double)t->strides[d] : NAN; }
+double tl_numel(const tl_tensor *t) { return (double)t->numel; }
+double tl_version_of(const tl_tensor *t) { return t->storage->version; }
+bool tl_is_contiguous(const tl_tensor *t) { return t->contiguous; }
+bool tl_same_storage(const tl_tensor *a, const tl_tensor *b) { return a->storage == b->storage; }
+
+void *tl_data(const tl_tensor *t) {
+  return t->storage->data == NULL ? NULL : (char *)t->storage->data + t->offset * (int64_t)tl_dtype_size(t->dtype);
+}
+
+/* ---- values in and out ---- */
+
+tl_status tl_to_doubles(const tl_tensor *t, int64_t n, double *values) {
+  if (n != t->numel)
+    return TL_FAIL(TL_ERR_VALUE, "to_doubles", "room for %lld values, the tensor has %lld", (long long)n, (long long)t->numel);
+  if (n == 0) return TL_OK;
+  tl_tensor *host = NULL, *wide = NULL;
+  bool grad = tl_set_grad_enabled(false);
+  tl_status st = tl_to((tl_tensor *)t, TL_FLOAT64, TL_CPU, &wide);
+  if (st == TL_OK) st = tl_contiguous(wide, &host);
+  if (st == TL_OK) memcpy(values, tl_data(host), (size_t)n * sizeof *values);
+  tl_set_grad_enabled(grad);
+  tl_tensor_free(wide);
+  tl_tensor_free(host);
+  return st;
+}
+
+tl_status tl_item(const tl_tensor *t, double *value) {
+  if (t->numel != 1)
+    return TL_FAIL(TL_ERR_SHAPE, "item", "a tensor of %s has %lld elements, item needs exactly 1", tl_shape_of(t),
+                   (long long)t->numel);
+  if (t->device == TL_CPU && t->dtype == TL_FLOAT32) {
+    *value = *(const float *)tl_data(t);
+    return TL_OK;
+  }
+  return tl_to_doubles(t, 1, value);
+}
+
+tl_status tl_get(const tl_tensor *t, int n, const int64_t *index, double *value) {
+  if (n != t->ndim)
+    return TL_FAIL(TL_ERR_INDEX, "get", "%d indices for a tensor of %s", n, tl_shape_of(t));
+  int64_t shape[1] = {1}, strides[1] = {1}, offset = t->offset;
+  for (int d = 0; d < n; d++) {
+    int64_t i = index[d] < 0 ? index[d] + t->shape[d] : index[d];
+    if (i < 0 || i >= t->shape[d])
+      return TL_FAIL(TL_ERR_INDEX, "get", "index %lld is out of range for dim %lld of %s", (long long)tl_position(index[d]),
+                     (long long)tl_position(d), tl_shape_of(t));
+    offset += i * t->strides[d];
+  }
+  tl_tensor *one;
+  TL_TRY(tl_alias_as(t, 0, shape, strides, offset, &one));
+  tl_status st = tl_item(one, value);
+  tl_tensor_free(one);
+  return st;
+}
+
+tl_status tl_from_memory(int ndim, const int64_t *shape, int dtype, tl_device device, const void *data, tl_tensor **out) {
+  tl_tensor *t;
+  TL_TRY(tl_empty(ndim, shape, dtype, device, &t));
+  size_t bytes = (size_t)t->numel * tl_dtype_size(dtype);
+  tl_status st = bytes == 0 ? TL_OK : tl_backend_of(device)->copy_in(device & 255, tl_data(t), data, bytes);
+  return tl_give(st, t, out);
+}
+
+tl_status tl_from_doubles(int ndim, const int64_t *shape, int dtype, tl_device device, const double *values,
+                          tl_tensor **out) {
+  tl_tensor *wide;
+  TL_TRY(tl_from_memory(ndim, shape, TL_FLOAT64, TL_CPU, values, &wide));
+  tl_status st = tl_to(wide, dtype, device, out);
+  tl_tensor_free(wide);
+  return st;
+}

@@ -1,0 +1,1 @@
+/* data.h: loaders and file formats (a part of tlua.h). */

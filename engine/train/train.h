@@ -1,0 +1,1 @@
+/* train.h: optimizers and learning-rate schedules (a part of tlua.h). */
