@@ -133,6 +133,9 @@ typedef struct tl_generator tl_generator;
 TL_API tl_status tl_empty(int ndim, const int64_t *shape, int dtype, tl_device device, tl_tensor **out);
 TL_API tl_status tl_tensor_retain(tl_tensor *t, tl_tensor **out); /* the same handle with one more reference */
 TL_API void tl_tensor_free(tl_tensor *t);                         /* drops one reference; NULL is fine; never fails */
+/* t takes over value's elements, shape, dtype and device (x.data = value): every holder of the handle sees them. Its
+ * gradient is converted along with it, or dropped when the shape changes. TL_ERR_STATE if an operation computed t. */
+TL_API tl_status tl_set_data(tl_tensor *t, tl_tensor *value);
 TL_API void tl_tensor_release_storage(tl_tensor *t); /* Lua's t:free(): gives the bytes back now; the handle becomes empty (0 elements) */
 TL_API int tl_ndim(const tl_tensor *t);
 TL_API int tl_dtype_of(const tl_tensor *t);

@@ -214,6 +214,37 @@ void tl_tensor_release_storage(tl_tensor *t) {
   if (t->grad != NULL) tl_tensor_free(t->grad), t->grad = NULL;
 }
 
+tl_status tl_set_data(tl_tensor *t, tl_tensor *value) {
+  if (t == value) return TL_OK;
+  if (t->node != NULL)
+    return TL_FAIL(TL_ERR_STATE, "set_data", "the tensor was computed by %s: only a leaf can take over other data",
+                   tl_grad_fn_name(t));
+  if (t->requires_grad && !tl_is_floating(value->dtype))
+    return TL_FAIL(TL_ERR_DTYPE, "set_data", "a tensor that requires gradients cannot become %s", tl_dtype_name(value->dtype));
+  tl_tensor *grad = NULL;
+  if (t->grad != NULL && tl_same_shape(t, value)) {
+    bool recording = tl_set_grad_enabled(false);
+    tl_status st = tl_to(t->grad, value->dtype, value->device, &grad);
+    tl_set_grad_enabled(recording);
+    TL_TRY(st);
+  }
+  tl_storage_retain(value->storage);
+  tl_storage_drop(t->storage);
+  tl_tensor_free(t->grad);
+  tl_tensor_free(t->base);
+  t->storage = value->storage;
+  t->grad = grad;
+  t->base = NULL;
+  t->dtype = value->dtype;
+  t->device = value->device;
+  t->ndim = value->ndim;
+  t->offset = value->offset;
+  for (int d = 0; d < value->ndim; d++) t->shape[d] = value->shape[d], t->strides[d] = value->strides[d];
+  t->numel = value->numel;
+  t->contiguous = value->contiguous;
+  return TL_OK;
+}
+
 int tl_ndim(const tl_tensor *t) { return t->ndim; }
 int tl_dtype_of(const tl_tensor *t) { return t->dtype; }
 tl_device tl_device_of(const tl_tensor *t) { return t->device; }
