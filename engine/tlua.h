@@ -74,6 +74,7 @@ TL_API const char *tl_version(void);       /* "0.1.0" */
 
 /* Interrupts: async-signal-safe; the next operation on any thread fails with TL_ERR_INTERRUPT and clears the flag. */
 TL_API void tl_interrupt(void);
+TL_API bool tl_take_interrupt(void); /* clears the flag, for a host that stopped by itself; was it set? */
 
 /* ---- dtypes and devices (engine/core/dtype.c, engine/backend/backend.c) ------------------------------------------ */
 

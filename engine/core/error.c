@@ -34,6 +34,12 @@ tl_status tl_fail(int code, const char *op, const char *file, int line, const ch
 
 void tl_interrupt(void) { tl_interrupt_flag = 1; }
 
+bool tl_take_interrupt(void) {
+  bool was = tl_interrupt_flag != 0;
+  tl_interrupt_flag = 0;
+  return was;
+}
+
 tl_status tl_interrupted(const char *op) {
   tl_interrupt_flag = 0;
   return TL_FAIL(TL_ERR_INTERRUPT, op, "interrupted");
