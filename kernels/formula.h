@@ -4,6 +4,7 @@
  * of exp, log, tanh and what follows from them are branch-free polynomials (after Cephes, S. Moshier), so that loops
  * over them become vector code; their error is about 1 ulp. Everything else is the C library's.
  *
+ * TL_POLE(e) is a derivative e that is 0 wherever the arriving gradient g is, even at a pole of e.
  * TL_C(c) is a constant in the type that is being computed in; T names that type where a kernel file defines it.
  */
 #ifndef TL_KERNELS_FORMULA_H
@@ -12,6 +13,8 @@
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
+
+#define TL_POLE(e) (g == 0 ? 0 : (e))
 
 #if defined(__CUDACC__) || defined(__cplusplus)
 #define TL_FN static __host__ __device__ inline
