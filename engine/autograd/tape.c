@@ -8,8 +8,8 @@
 #include "autograd/sink.h"
 #include "core/memory.h"
 
-static _Thread_local bool grad_enabled = true;
-static _Thread_local uint64_t next_seq = 1;
+static TL_HOT_THREAD_LOCAL bool grad_enabled = true;
+static TL_HOT_THREAD_LOCAL uint64_t next_seq = 1;
 
 bool tl_grad_enabled(void) { return grad_enabled; }
 

@@ -8,15 +8,13 @@
 
 #include "core/error.h"
 
-static const tl_backend *backends[2] = {&tl_cpu_backend, NULL}; /* by device kind */
+const tl_backend *tl_backends[2] = {&tl_cpu_backend, NULL};
 static char cuda_missing[256];
-
-const tl_backend *tl_backend_of(tl_device device) { return backends[device >> 8]; }
 
 /* The CUDA plug-in: a shared object beside the library that gives tl_backend_plugin(). TLUA_CUDA=sim takes the
  * simulator's. Tried once; the reason for a failure is kept. */
 static const tl_backend *open_cuda(void) {
-  if (backends[1] != NULL || cuda_missing[0] != '\0') return backends[1];
+  if (tl_backends[1] != NULL || cuda_missing[0] != '\0') return tl_backends[1];
   const char *choice = getenv("TLUA_CUDA");
   const char *file = choice != NULL && strcmp(choice, "sim") == 0 ? "libtlua-cudasim.so" : "libtlua-cuda.so";
   void *so = dlopen(file, RTLD_NOW | RTLD_LOCAL);
@@ -28,14 +26,14 @@ static const tl_backend *open_cuda(void) {
   const char *why = "it is no tlua plug-in";
   const tl_backend *b = plugin == NULL ? NULL : plugin(TL_ABI, &why);
   if (b == NULL) snprintf(cuda_missing, sizeof cuda_missing, "%s: %s", file, why);
-  return backends[1] = b;
+  return tl_backends[1] = b;
 }
 
 tl_status tl_backend_open(tl_device device, const tl_backend **out) {
   int kind = device >> 8, index = device & 255;
   if (kind < 0 || kind > 1 || (kind == 0 && index != 0))
     return TL_FAIL(TL_ERR_DEVICE, "device", "there is no device number %d", device);
-  const tl_backend *b = kind == 1 ? open_cuda() : backends[kind];
+  const tl_backend *b = kind == 1 ? open_cuda() : tl_backends[kind];
   if (b == NULL) return TL_FAIL(TL_ERR_DEVICE, "device", "%s", cuda_missing);
   int count = b->device_count();
   if (index >= count)

@@ -14,7 +14,7 @@ static const struct {
 
 const char *tl_dtype_name(int dtype) { return dtype >= 0 && dtype < TL_DTYPES ? dtypes[dtype].name : NULL; }
 
-size_t tl_dtype_size(int dtype) { return dtype >= 0 && dtype < TL_DTYPES ? dtypes[dtype].bytes : 0; }
+size_t(tl_dtype_size)(int dtype) { return dtype >= 0 && dtype < TL_DTYPES ? dtypes[dtype].bytes : 0; }
 
 tl_status tl_dtype_parse(const char *name, int *dtype) {
   static const struct {

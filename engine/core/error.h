@@ -4,6 +4,10 @@
 
 #include "tlua.h"
 
+/* Thread-local variables on hot paths: found without a function call. They must stay few: a program that opens the
+ * library with dlopen has about a kilobyte for all of them. */
+#define TL_HOT_THREAD_LOCAL __attribute__((tls_model("initial-exec"))) _Thread_local
+
 /* Records the failure and returns its code. `op` must be a string that lives for ever. */
 tl_status tl_fail(int code, const char *op, const char *file, int line, const char *format, ...)
     __attribute__((format(printf, 5, 6)));

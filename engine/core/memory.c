@@ -52,7 +52,7 @@ typedef struct small {
   struct small *next;
 } small;
 
-static _Thread_local small *small_lists[SMALL_CLASSES];
+static TL_HOT_THREAD_LOCAL small *small_lists[SMALL_CLASSES];
 
 static size_t small_class(size_t bytes) { return (bytes + SMALL_STEP - 1) / SMALL_STEP; }
 
@@ -77,54 +77,67 @@ void tl_small_free(void *p, size_t bytes) {
   small_lists[c] = s;
 }
 
-void tl_thread_exit(void) {
-  for (int c = 0; c < SMALL_CLASSES; c++)
-    while (small_lists[c] != NULL) {
-      small *s = small_lists[c];
-      small_lists[c] = s->next;
-      free(s);
-    }
-}
-
 /* ---- accounting ---- */
 
 #define DEVICES 17 /* the CPU and 16 accelerators */
-#define SOFT_LIMIT_FLOOR (32.0 * 1024 * 1024)
+#define SOFT_LIMIT_FLOOR (32ll << 20)
 
 static struct {
   atomic_llong live, peak;
-  atomic_llong limit;
+  atomic_llong limit; /* 0: the floor */
 } accounts[DEVICES];
 
 static atomic_llong tensors;
 static int collect_flag;
 
+/* What this thread has not told the others yet. Locked instructions cost more than a small operation: counts are handed
+ * over once they matter (FLUSH bytes), when somebody asks, and at the thread's end. */
+#define FLUSH (64 << 10)
+static TL_HOT_THREAD_LOCAL struct {
+  int64_t live; /* of the CPU */
+  int64_t tensors;
+} mine;
+
 static int account_of(tl_device device) { return device == TL_CPU ? 0 : 1 + (device & 255) % (DEVICES - 1); }
 
 static long long limit_of(int a) {
   long long limit = atomic_load_explicit(&accounts[a].limit, memory_order_relaxed);
-  return limit == 0 ? (long long)SOFT_LIMIT_FLOOR : limit;
+  return limit == 0 ? SOFT_LIMIT_FLOOR : limit;
+}
+
+static void add_live(int a, int64_t bytes) {
+  long long live = atomic_fetch_add_explicit(&accounts[a].live, bytes, memory_order_relaxed) + bytes;
+  if (bytes <= 0) return;
+  long long peak = atomic_load_explicit(&accounts[a].peak, memory_order_relaxed);
+  while (live > peak && !atomic_compare_exchange_weak(&accounts[a].peak, &peak, live)) {
+  }
+  if (live > limit_of(a)) __atomic_store_n(&collect_flag, 1, __ATOMIC_RELAXED);
+}
+
+static void flush(void) {
+  if (mine.live != 0) add_live(0, mine.live);
+  if (mine.tensors != 0) atomic_fetch_add_explicit(&tensors, mine.tensors, memory_order_relaxed);
+  mine.live = mine.tensors = 0;
 }
 
 void tl_account(tl_device device, int64_t bytes) {
-  int a = account_of(device);
-  long long live = atomic_fetch_add_explicit(&accounts[a].live, bytes, memory_order_relaxed) + bytes;
-  if (bytes > 0) {
-    long long peak = atomic_load_explicit(&accounts[a].peak, memory_order_relaxed);
-    while (live > peak && !atomic_compare_exchange_weak(&accounts[a].peak, &peak, live)) {
-    }
-    if (live > limit_of(a)) __atomic_store_n(&collect_flag, 1, __ATOMIC_RELAXED);
+  if (device != TL_CPU) {
+    add_live(account_of(device), bytes);
+    return;
   }
+  mine.live += bytes;
+  if (mine.live > FLUSH || mine.live < -FLUSH) flush();
 }
 
-void tl_count_tensor(int delta) { atomic_fetch_add_explicit(&tensors, delta, memory_order_relaxed); }
+void tl_count_tensor(int delta) { mine.tensors += delta; }
 
 const int *tl_collect_flag(void) { return &collect_flag; }
 
 void tl_collected(void) {
+  flush();
   for (int a = 0; a < DEVICES; a++) {
-    double next = 1.4 * (double)atomic_load(&accounts[a].live);
-    atomic_store(&accounts[a].limit, (long long)(next < SOFT_LIMIT_FLOOR ? SOFT_LIMIT_FLOOR : next));
+    long long next = atomic_load(&accounts[a].live) / 5 * 7;
+    atomic_store(&accounts[a].limit, next < SOFT_LIMIT_FLOOR ? SOFT_LIMIT_FLOOR : next);
   }
   __atomic_store_n(&collect_flag, 0, __ATOMIC_RELAXED);
 }
@@ -132,6 +145,7 @@ void tl_collected(void) {
 tl_status tl_memory(tl_device device, tl_memory_stats *stats) {
   const tl_backend *b;
   TL_TRY(tl_backend_open(device, &b));
+  flush();
   int a = account_of(device);
   stats->live = (double)atomic_load(&accounts[a].live);
   stats->peak = (double)atomic_load(&accounts[a].peak);
@@ -144,6 +158,7 @@ tl_status tl_memory(tl_device device, tl_memory_stats *stats) {
 tl_status tl_reset_peak_memory(tl_device device) {
   const tl_backend *b;
   TL_TRY(tl_backend_open(device, &b));
+  flush();
   int a = account_of(device);
   atomic_store(&accounts[a].peak, atomic_load(&accounts[a].live));
   return TL_OK;
@@ -154,6 +169,16 @@ tl_status tl_empty_cache(tl_device device) {
   TL_TRY(tl_backend_open(device, &b));
   b->empty_cache(device & 255);
   return TL_OK;
+}
+
+void tl_thread_exit(void) {
+  flush();
+  for (int c = 0; c < SMALL_CLASSES; c++)
+    while (small_lists[c] != NULL) {
+      small *s = small_lists[c];
+      small_lists[c] = s->next;
+      free(s);
+    }
 }
 
 /* ---- CPU tensor memory ---- */

@@ -61,6 +61,16 @@ tl_status tl_alias_as(const tl_tensor *t, int ndim, const int64_t *shape, const 
 /* An uninitialised contiguous tensor; the shape was checked by whoever computed it from valid tensors. */
 tl_status tl_empty_like(const tl_tensor *t, int dtype, tl_tensor **out);
 
+/* Inside the engine the size of a known dtype is a table look-up without a call. */
+static inline size_t tl_size_of_dtype(int dtype) { return (size_t)1 << ((0x00233112u >> (4 * dtype)) & 15); }
+#define tl_dtype_size(dtype) tl_size_of_dtype(dtype)
+
+/* Address of the first element (tl_data without the call); the storage of a released tensor has none. */
+static inline void *tl_first(const tl_tensor *t) {
+  return t->storage->data == NULL ? NULL : (char *)t->storage->data + t->offset * (int64_t)tl_size_of_dtype(t->dtype);
+}
+#define tl_data(t) tl_first(t)
+
 static inline tl_tensor *tl_hold(tl_tensor *t) {
   if (t != NULL) t->refs++;
   return t;
