@@ -1,0 +1,9 @@
+-- luacheck: the tree's Lua is LuaJIT's; nothing sets globals except the command line.
+std = "luajit"
+max_line_length = 120
+max_string_line_length = false
+self = false
+
+files["bindings/lua/tlua/cli.lua"] = { globals = { "arg", "tl" } }
+files["bindings/lua/tlua/repl.lua"] = { globals = { "tl" } }
+files["tests/lua"] = { std = "luajit+busted", globals = { "arg" }, ignore = { "122/os" } }

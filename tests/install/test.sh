@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# test.sh BUILD_DIR CC: installs into a fresh prefix, moves the prefix, and builds and runs a C program and a Lua script
+# against what is there.
+set -euo pipefail
+build=$1 cc=$2
+here=$(cd "$(dirname "$0")" && pwd)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+cmake --install "$build" --prefix "$work/first" >/dev/null
+mv "$work/first" "$work/prefix"
+pc=$(find "$work/prefix" -name tlua.pc)
+export PKG_CONFIG_PATH=${pc%/*}
+
+cp "$here/program.c" "$work"
+cd "$work"
+read -ra flags < <(pkg-config --cflags --libs tlua)
+"$cc" -std=c11 -Wall -Wextra -Werror program.c -o program "${flags[@]}" "-Wl,-rpath,$(pkg-config --variable=libdir tlua)"
+
+expect() { # WHAT EXPECTED GOT
+  [ "$2" = "$3" ] || { printf '%s: expected "%s", got "%s"\n' "$1" "$2" "$3" >&2; exit 1; }
+}
+expect "the C program" "y 0 0 1 3, dy/dx 0 0 2 2" "$(./program)"
+expect "the version" "$(pkg-config --modversion tlua)" "$(prefix/bin/tlua -v | sed -n 's/^tlua \([^ ]*\).*/\1/p')"
+expect "a script" "4" "$(prefix/bin/tlua -e 'print((tl.ones(2) * 2):sum():item())')"
