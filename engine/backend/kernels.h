@@ -20,6 +20,27 @@ enum tl_fn {
   TL_FNS
 };
 
+/* A batch of matrices: element (i, j) of batch item (b0, b1, ..) lies sum(b * batch) + i * row + j * col elements after
+ * data. Strides are in elements; 0 where expanded. */
+typedef struct tl_matrix {
+  void *data;
+  int64_t row, col;
+  int64_t batch[TL_MAX_DIMS];
+} tl_matrix;
+
+/* c = alpha * a b + beta * c + bias for every batch item: a (m, k), b (k, n), c (m, n); bias (n) is added to each row. */
+typedef struct tl_gemm {
+  const char *op; /* for messages */
+  int dtype;      /* of every operand, any but bool */
+  int64_t m, n, k;
+  int batch_ndim;
+  int64_t batch[TL_MAX_DIMS];
+  tl_matrix a, b, c;
+  double alpha, beta;   /* beta = 0: c is not read */
+  const void *bias;     /* NULL: none */
+  int64_t bias_stride;  /* in elements */
+} tl_gemm;
+
 typedef struct tl_kernels {
   /* ---- pointwise.c ---- it->op[0] = fn(it->op[1..]); computes in `compute` (TL_FLOAT32, TL_FLOAT64 or TL_INT64) */
   tl_status (*pointwise)(int fn, int compute, const tl_iter *it, double p, double q);
@@ -30,6 +51,9 @@ typedef struct tl_kernels {
   tl_status (*range)(tl_tensor *out, double first, double step);
   /* ---- reduce.c ---- op[0] = reduction of op[1] over the last `reduced` dims of it (see reduce.h); p: the norm's p */
   tl_status (*reduce)(int kind, const tl_iter *it, int reduced, double p);
+  /* ---- gemm.c ---- any strides of a and b; c has col 1 and does not overlap itself. Any size may be 0 (k = 0: c gets
+   * beta * c + bias). float16 and bfloat16 accumulate in float32, integers in int64. */
+  tl_status (*gemm)(const tl_gemm *g);
   /* Families below: each one's contract stands in its own block, added with the family. */
 } tl_kernels;
 

@@ -17,12 +17,14 @@
 #define tl_cpu_random TL_ISA_NAME(tl_cpu_random)
 #define tl_cpu_range TL_ISA_NAME(tl_cpu_range)
 #define tl_cpu_reduce TL_ISA_NAME(tl_cpu_reduce)
+#define tl_cpu_gemm TL_ISA_NAME(tl_cpu_gemm)
 
 tl_status tl_cpu_pointwise(int fn, int compute, const tl_iter *it, double p, double q);
 tl_status tl_cpu_copy(const tl_iter *it);
 tl_status tl_cpu_random(int kind, const tl_iter *it, uint64_t seed, uint64_t offset, double p, double q);
 tl_status tl_cpu_range(tl_tensor *out, double first, double step);
 tl_status tl_cpu_reduce(int kind, const tl_iter *it, int reduced, double p);
+tl_status tl_cpu_gemm(const tl_gemm *g);
 
 /* Work (elements, roughly) below which a second thread costs more than it brings. */
 #define TL_PARALLEL_MIN 32768

@@ -9,4 +9,5 @@ const tl_kernels TL_ISA_NAME(tl_cpu_kernels) = {
     .random = tl_cpu_random,
     .range = tl_cpu_range,
     .reduce = tl_cpu_reduce,
+    .gemm = tl_cpu_gemm,
 };

@@ -1,0 +1,14 @@
+/* dnnl.h: what the CPU kernels take from oneDNN. dnnl.c is the one file that names its API (2.x of Debian 12); another
+ * version of the library is a second implementation of that file alone. */
+#ifndef TL_BACKEND_DNNL_H
+#define TL_BACKEND_DNNL_H
+
+#include "core/error.h"
+
+/* c = alpha * op(a) op(b) + beta * c, row-major float32: op(a) (m, k), op(b) (k, n), c (m, n). op(x) is x, or its transpose
+ * when transposed; ld is the distance of two rows of what is stored. May be called inside a parallel region. */
+tl_status tl_dnnl_sgemm(const char *op, bool a_transposed, bool b_transposed, int64_t m, int64_t n, int64_t k,
+                        float alpha, const float *a, int64_t lda, const float *b, int64_t ldb, float beta, float *c,
+                        int64_t ldc);
+
+#endif
