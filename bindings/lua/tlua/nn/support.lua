@@ -1,0 +1,126 @@
+-- support.lua: what the files of nn share: sizes as C wants them, placement options, fresh parameters, complaints about
+-- a layer's input.
+local base = require "tlua.base"
+local ffi, C, check, wrap, out = base.ffi, base.C, base.check, base.wrap, base.out
+
+local support = {}
+
+local sizes_type = ffi.typeof("int64_t[?]")
+
+--- "(64x784)", as the engine's messages spell a shape.
+function support.shape(t)
+  local sizes = {}
+  for d = 0, C.tl_ndim(t) - 1 do sizes[d + 1] = ("%d"):format(C.tl_size(t, d)) end
+  return "(" .. table.concat(sizes, "x") .. ")"
+end
+
+local function whole(x, lowest) return type(x) == "number" and x == math.floor(x) and x >= lowest end
+
+--- `value` must be an integer of at least `lowest` (1 unless given); returned.
+function support.size(op, name, value, lowest)
+  if not whole(value, lowest or 1) then
+    base.fail(("%s: %s must be an integer of at least %d, got %s"):format(op, name, lowest or 1, tostring(value)))
+  end
+  return value
+end
+
+--- One number for all, or a table of `n`, as a table of `n` integers.
+function support.sizes(op, name, value, n, lowest)
+  local list = {}
+  if type(value) == "table" then
+    if #value ~= n then base.fail(("%s: %s needs %d numbers, got %d"):format(op, name, n, #value)) end
+    for i = 1, n do list[i] = support.size(op, name, value[i], lowest) end
+  else
+    for i = 1, n do list[i] = support.size(op, name, value, lowest) end
+  end
+  return list
+end
+
+--- A Lua list as int64_t[n].
+function support.array(list) return sizes_type(#list, list) end
+
+--- "3" or "3x5": a list of sizes for printing.
+function support.spell(list)
+  for i = 2, #list do
+    if list[i] ~= list[1] then return table.concat(list, "x") end
+  end
+  return tostring(list[1])
+end
+
+local names = {
+  float32 = C.TL_FLOAT32, float16 = C.TL_FLOAT16, bfloat16 = C.TL_BFLOAT16, float64 = C.TL_FLOAT64, int64 = C.TL_INT64,
+  int32 = C.TL_INT32, uint8 = C.TL_UINT8, bool = C.TL_BOOL, float = C.TL_FLOAT32, double = C.TL_FLOAT64,
+  half = C.TL_FLOAT16, long = C.TL_INT64, int = C.TL_INT32,
+}
+
+--- The numbers of a dtype and a device that were named, in any order; nil for what is not named.
+function support.destination(op, first, second)
+  local dtype, device
+  for _, name in ipairs { first, second } do
+    if type(name) ~= "string" then base.fail(("%s: a dtype or device is named by a string, got %s"):format(op, type(name))) end
+    if names[name] then
+      dtype = names[name]
+    else
+      check(C.tl_device_parse(name, base.integer))
+      device = base.integer[0]
+    end
+  end
+  return dtype, device
+end
+
+--- The `dtype` and `device` options of a layer, as numbers; float32 on the CPU by default.
+function support.placement(op, options)
+  local dtype, device = support.destination(op, options.dtype or "float32", options.device)
+  if dtype == nil or dtype > C.TL_FLOAT64 then
+    base.fail(("%s: option 'dtype' must be a floating dtype, got '%s'"):format(op, tostring(options.dtype)))
+  end
+  return dtype, device or C.TL_CPU
+end
+
+--- A tensor filled with `value` (not a parameter yet).
+function support.full(shape, value, dtype, device)
+  check(C.tl_full(#shape, support.array(shape), value, dtype, device, out))
+  return wrap(out[0])
+end
+
+local function as_parameter(t)
+  check(C.tl_set_requires_grad(t, true))
+  return t
+end
+support.as_parameter = as_parameter
+
+--- A parameter with elements uniform in [-bound, bound).
+function support.uniform(shape, bound, dtype, device)
+  check(C.tl_empty(#shape, support.array(shape), dtype, device, out))
+  local t = wrap(out[0])
+  check(C.tl_uniform_(t, -bound, bound, nil))
+  return as_parameter(t)
+end
+
+--- A parameter whose elements are all `value`.
+function support.constant(shape, value, dtype, device) return as_parameter(support.full(shape, value, dtype, device)) end
+
+--- A layer's C call failed: says what the layer expected of its input if that is what was wrong, else what C said.
+--- `expected` describes the input's shape, `fits` is whether x has it.
+function support.reject(layer, status, x, fits, expected)
+  if fits or status == C.TL_ERR_INTERRUPT then return check(status) end
+  C.tl_clear_error()
+  base.fail(("%s: expected an input of %s, got %s"):format(layer:label(), expected, support.shape(x)))
+end
+
+--- Numbers of the reductions that losses take.
+support.reductions = {
+  none = C.TL_REDUCE_NONE, mean = C.TL_REDUCE_MEAN, sum = C.TL_REDUCE_SUM, batchmean = C.TL_REDUCE_BATCHMEAN,
+}
+
+--- The number of a loss's reduction; only KLDivLoss has "batchmean".
+function support.reduction(op, name, batchmean)
+  local code = support.reductions[name]
+  if code == nil or (name == "batchmean" and not batchmean) then
+    base.fail(("%s: option 'reduction' is 'none', 'mean'%s or 'sum', got '%s'"):format(op,
+      batchmean and ", 'batchmean'" or "", tostring(name)))
+  end
+  return code
+end
+
+return support
