@@ -1,0 +1,160 @@
+"""bench_torch.py: the cases of `tlua bench` in PyTorch, counted by the same rules (see scripts/bench.lua).
+
+One JSON object a line. `tlua bench --vs-torch` calls it; it is no part of the build or of the tests.
+"""
+import argparse
+import json
+import math
+import subprocess
+import sys
+import time
+
+
+def measure(run, seconds):
+    """The seconds of one call: warm-up of a fifth of the time, then the median of samples of at least 5 ms."""
+    begin, calls = time.perf_counter(), 0
+    while True:
+        run(1)
+        calls += 1
+        if time.perf_counter() - begin >= seconds / 5 and calls >= 3:
+            break
+    n = max(1, math.ceil(0.005 * calls / (time.perf_counter() - begin)))
+    samples = []
+    begin = time.perf_counter()
+    while True:
+        before = time.perf_counter()
+        run(n)
+        samples.append((time.perf_counter() - before) / n)
+        if time.perf_counter() - begin >= seconds and len(samples) >= 5:
+            break
+    samples.sort()
+    middle = len(samples) // 2
+    return samples[middle] if len(samples) % 2 else (samples[middle - 1] + samples[middle]) / 2
+
+
+def training(model, optimizer, loss, x, y):
+    def step(n):
+        for _ in range(n):
+            optimizer.zero_grad()
+            loss(model(x), y).backward()
+            optimizer.step()
+
+    return step
+
+
+def start(o):
+    def run(n):
+        for _ in range(n):
+            subprocess.run([sys.executable, "-c", "import torch; torch.ones(2) + 1"], check=True)
+
+    return {"seconds": measure(run, o.seconds)}
+
+
+def add4(o):
+    import torch
+
+    a, b = torch.ones(4), torch.ones(4)
+    count = 1000
+
+    def run(n):
+        for _ in range(n * count):
+            c = a + b
+        return c
+
+    with torch.no_grad():
+        return {"seconds": measure(run, o.seconds) / count}
+
+
+def linear_step(o):
+    import torch
+    from torch import nn
+
+    model = nn.Linear(10, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    step = training(model, optimizer, nn.MSELoss(), torch.randn(32, 10), torch.randn(32, 1))
+    return {"seconds": measure(step, o.seconds)}
+
+
+def mlp_small(o):
+    import torch
+    from torch import nn
+
+    model = nn.Sequential(nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 10))
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    step = training(model, optimizer, nn.CrossEntropyLoss(), torch.randn(64, 784), torch.randint(0, 10, (64,)))
+    return {"seconds": measure(step, o.seconds)}
+
+
+def cnn(o):
+    """The network of examples/fashion_net.lua."""
+    import torch
+    from torch import nn
+
+    model = nn.Sequential(
+        nn.Conv2d(1, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 3, padding=1), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Dropout(0.25), nn.Linear(64 * 7 * 7, 128), nn.ReLU(), nn.Dropout(0.5), nn.Linear(128, 10),
+    )
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    step = training(model, optimizer, nn.CrossEntropyLoss(), torch.randn(64, 1, 28, 28), torch.randint(0, 10, (64,)))
+    return {"seconds": measure(step, o.seconds)}
+
+
+def mlp_big(o):
+    import torch
+    from torch import nn
+
+    batch, width, classes = 256, 2048, 10
+    model = nn.Sequential(
+        nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, classes)
+    )
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    y = torch.randint(0, classes, (batch,))
+    seconds = measure(training(model, optimizer, nn.CrossEntropyLoss(), torch.randn(batch, width), y), o.seconds)
+    flops = 2 * batch * (2 * (2 * width * width + width * classes) + width * width + width * classes)
+    return {"seconds": seconds, "gflops": flops / seconds / 1e9}
+
+
+def status_bytes(field):
+    with open("/proc/self/status") as file:
+        for line in file:
+            if line.startswith(field + ":"):
+                return int(line.split()[1]) * 1024
+    return 0
+
+
+def memory(o):
+    import torch
+
+    x = torch.zeros(256 * 1024)
+    with open("/proc/self/clear_refs", "w") as file:
+        file.write("5")
+    before, begin = status_bytes("VmRSS"), time.perf_counter()
+    for _ in range(10000):
+        x = x + 1
+    seconds = time.perf_counter() - begin
+    return {"seconds": seconds / 10000, "bytes": status_bytes("VmHWM") - before}
+
+
+CASES = {f.__name__: f for f in (start, add4, linear_step, mlp_small, cnn, mlp_big, memory)}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--case", action="append", choices=list(CASES))
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--seconds", type=float, default=1.0)
+    parser.add_argument("--json", action="store_true", help="the only format there is")
+    o = parser.parse_args()
+    names = o.case or list(CASES)
+    if names != ["start"]:
+        import torch
+
+        if o.threads:
+            torch.set_num_threads(o.threads)
+    for name in names:
+        print(json.dumps({"case": name, "threads": o.threads or 0, **CASES[name](o)}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
