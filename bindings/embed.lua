@@ -1,6 +1,6 @@
 -- embed.lua: luajit embed.lua OUT.c LUA_ROOT SCRIPT_ROOT FILES...: bakes Lua sources into a C table. Part of the build.
 -- A file below LUA_ROOT becomes a module (tlua/nn/init.lua -> "tlua.nn"), one below SCRIPT_ROOT a tool ("tool:bench"),
--- any other a module "tlua.NAME".
+-- one in a folder examples/ "example:NAME", any other a module "tlua.NAME".
 local out, lua_root, script_root = arg[1], arg[2], arg[3]
 
 local function module_name(path)
@@ -10,6 +10,7 @@ local function module_name(path)
   end
   local base = path:match("([^/]+)%.lua$")
   if path:sub(1, #script_root + 1) == script_root .. "/" then return "tool:" .. base end
+  if path:find("/examples/[^/]+$") then return "example:" .. base end
   return "tlua." .. base
 end
 
@@ -31,8 +32,10 @@ for i = 4, #arg do
   local chunk = path:match("([^/]+)$")
   if path:sub(1, #lua_root + 1) == lua_root .. "/" then chunk = path:sub(#lua_root + 2) end
   if name:find("^tool:") then chunk = "scripts/" .. chunk end
+  if name:find("^example:") then chunk = "examples/" .. chunk end
   if name == "tlua.cdef" then chunk = "tlua/cdef.lua" end
-  entries[#entries + 1] = ("  {%s, %s, source_%d, sizeof source_%d - 1},"):format(c_string(name), c_string("@" .. chunk), i, i)
+  local entry = "  {%s, %s, source_%d, sizeof source_%d - 1},"
+  entries[#entries + 1] = entry:format(c_string(name), c_string("@" .. chunk), i, i)
 end
 file:write("const tlua_baked tlua_baked_files[] = {\n", table.concat(entries, "\n"), "\n  {0, 0, 0, 0},\n};\n")
 assert(file:close())

@@ -1,6 +1,7 @@
 # install.cmake: cmake --install: the library, its headers, the pkg-config file, the program.
 install(TARGETS tlua_engine LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(TARGETS tlua RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+install(FILES ${PROJECT_SOURCE_DIR}/scripts/bench_torch.py DESTINATION ${CMAKE_INSTALL_DATADIR}/tlua)
 foreach(header tlua.h ops/ops.def train/train.h data/data.h)
   get_filename_component(folder ${header} DIRECTORY)
   install(FILES ${PROJECT_SOURCE_DIR}/engine/${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tlua/${folder})
