@@ -41,7 +41,7 @@ static tl_status base_in(const geometry *g, const tl_tensor *flat, tl_tensor **o
 }
 
 /* grad of the base = zeros with grad of the view in its place */
-tl_status tl_view_gradient(tl_node *n, tl_tensor *const *grad_out, tl_tensor **grad_in) {
+static tl_status view_gradient(tl_node *n, tl_tensor *const *grad_out, tl_tensor **grad_in) {
   const geometry *g = n->payload;
   tl_tensor *flat = NULL, *place = NULL, *part = NULL;
   tl_status st = tl_full(1, &g->extent, 0, grad_out[0]->dtype, grad_out[0]->device, &flat);
@@ -55,23 +55,25 @@ tl_status tl_view_gradient(tl_node *n, tl_tensor *const *grad_out, tl_tensor **g
   return st;
 }
 
-const tl_node_class tl_strided_class = {"view", tl_view_gradient, NULL};
+static const tl_node_class strided_class = {"view", view_gradient, NULL};
 
 static uint64_t state_of(const tl_tensor *base) { return base->node == NULL ? 0 : base->node->seq; }
 
-void tl_view_refresh(tl_tensor *view) {
+tl_status tl_view_refresh(tl_tensor *view) {
   tl_tensor *base = view->base;
-  if (state_of(base) == view->base_state) return;
+  if (state_of(base) == view->base_state) return TL_OK;
   geometry g = geometry_of(base, view);
   tl_node *n;
-  if (tl_node_new(&tl_strided_class, 1, 1, 0, sizeof g, &n) != TL_OK) return;
+  TL_TRY(tl_node_new(&strided_class, 1, 1, 0, sizeof g, &n));
   *(geometry *)n->payload = g;
-  if (tl_edge_of(base, &n->edges[0]) != TL_OK) {
+  tl_status st = tl_edge_of(base, &n->edges[0]);
+  if (st != TL_OK) {
     tl_node_drop(n);
-    return;
+    return st;
   }
   tl_tensor_set_node(view, n);
   view->base_state = state_of(base);
+  return TL_OK;
 }
 
 /* inputs: the base's former history, the write; grad_out: of the whole base */
@@ -115,12 +117,6 @@ tl_status tl_view_wrote(tl_tensor *view, tl_node *n) {
 
 tl_status tl_record_view(const tl_node_class *cls, tl_tensor *view, tl_tensor *t, const void *payload, size_t bytes) {
   if (!tl_grad_enabled() || !tl_is_floating(t->dtype)) return TL_OK;
-  geometry g;
-  if (cls == &tl_strided_class && tl_records(1, &t)) {
-    g = geometry_of(t, view);
-    payload = &g;
-    bytes = sizeof g;
-  }
   TL_TRY(tl_record1(cls, view, 1, &t, 0, NULL, payload, bytes));
   tl_tensor *base = t->base != NULL ? t->base : t;
   view->base = tl_hold(base);

@@ -24,7 +24,8 @@ bool tl_records(int n, tl_tensor *const *inputs) {
   for (int i = 0; i < n; i++) {
     tl_tensor *t = inputs[i];
     if (t == NULL) continue;
-    if (t->base != NULL) tl_view_refresh(t);
+    /* A view that cannot be brought up to date counts as one that does: tl_edge_of() will try again and report. */
+    if (t->base != NULL && tl_view_refresh(t) != TL_OK) return true;
     if (t->requires_grad) return true;
   }
   return false;
@@ -100,7 +101,7 @@ tl_status tl_edge_of(tl_tensor *t, tl_edge *edge) {
   edge->node = NULL;
   edge->slot = 0;
   if (t == NULL) return TL_OK;
-  if (t->base != NULL) tl_view_refresh(t);
+  if (t->base != NULL) TL_TRY(tl_view_refresh(t));
   if (!t->requires_grad) return TL_OK;
   if (t->node != NULL) {
     edge->node = t->node;
@@ -121,7 +122,7 @@ static tl_status build(const tl_node_class *cls, int outputs, int inputs, tl_ten
   /* The payload is copied last: on failure before that, release() must not see half of it. */
   tl_status st = TL_OK;
   for (int i = 0; i < inputs && st == TL_OK; i++)
-    if (in[i] != NULL && in[i]->requires_grad) st = tl_edge_of(in[i], &n->edges[i]);
+    st = tl_edge_of(in[i], &n->edges[i]);
   for (int i = 0; i < saved && st == TL_OK; i++)
     if (save[i] != NULL) {
       st = tl_alias(save[i], &n->saved[i].tensor);
@@ -219,7 +220,7 @@ tl_status tl_set_grad(tl_tensor *t, tl_tensor *grad) {
 
 tl_status tl_check_inplace(const char *op, tl_tensor *t) {
   TL_CHECK_INTERRUPT(op);
-  if (tl_overlaps_itself(t))
+  if (tl_overlaps_itself(t) || (t->base != NULL && tl_overlaps_itself(t->base)))
     return TL_FAIL(TL_ERR_VALUE, op, "the target of %s is expanded: several of its elements share memory; clone() it first",
                    tl_shape_of(t));
   if (!grad_enabled) return TL_OK;

@@ -193,7 +193,7 @@ static int common_type(const row *r, const tl_tensor *a, const tl_tensor *b, dou
 
 static tl_status record_binary(const row *r, tl_tensor *y, tl_tensor *a, tl_tensor *b, double sa, double sb, tl_tensor *old,
                                bool in_place) {
-  tl_tensor *in[2] = {a, b}, *save[2] = {old != NULL ? old : a, b};
+  tl_tensor *in[2] = {a, b}, *save[2] = {old != NULL ? old : a, old != NULL && b == a ? old : b};
   binary_payload p = {.fn = r->fn};
   describe_side(a, sa, 0, &p);
   describe_side(b, sb, 1, &p);
@@ -263,7 +263,7 @@ static tl_status binary_(const row *r, tl_tensor *a, tl_tensor *b, double sb) {
   if (st == TL_OK) st = run_into(r->fn, r->name, compute, a, 2, in, constants, 0, 0);
   if (st == TL_OK) {
     tl_touch(a);
-    if (records) st = record_binary(r, a, a, b == a && old != NULL ? old : b, 0, sb, old, true);
+    if (records) st = record_binary(r, a, a, b, 0, sb, old, true);
   }
   tl_tensor_free(old);
   tl_tensor_free(right);

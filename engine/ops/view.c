@@ -1,7 +1,6 @@
 /* view.c: other shapes of the same elements. */
 #include <string.h>
 
-#include "autograd/inplace.h"
 #include "autograd/tape.h"
 #include "core/tensor.h"
 
@@ -39,6 +38,25 @@ static tl_status permute_backward(tl_node *n, tl_tensor *const *grad_out, tl_ten
   return tl_permute(grad_out[0], p->n, inverse, &grad_in[0]);
 }
 
+typedef struct part_payload {
+  int ndim, d;
+  int64_t shape[TL_MAX_DIMS]; /* of the whole */
+  int64_t first, length, step; /* along d; length -1: one position, without its dim */
+} part_payload;
+
+/* zeros with the gradient of the part in its place */
+static tl_status part_backward(tl_node *n, tl_tensor *const *grad_out, tl_tensor **grad_in) {
+  const part_payload *p = n->payload;
+  tl_tensor *whole, *place = NULL;
+  TL_TRY(tl_full(p->ndim, p->shape, 0, grad_out[0]->dtype, grad_out[0]->device, &whole));
+  tl_status st = p->length < 0 ? tl_select(whole, p->d, p->first, &place)
+                               : tl_slice(whole, p->d, p->first, p->first + (p->length - 1) * p->step + 1, p->step, &place);
+  if (st == TL_OK) st = tl_copy_(place, grad_out[0]);
+  tl_tensor_free(place);
+  return tl_give(st, whole, &grad_in[0]);
+}
+
+static const tl_node_class part_class = {"slice", part_backward, NULL};
 static const tl_node_class view_class = {"view", reshape_backward, NULL};
 static const tl_node_class expand_class = {"expand", expand_backward, NULL};
 static const tl_node_class permute_class = {"permute", permute_backward, NULL};
@@ -238,6 +256,12 @@ static tl_status check_has_dims(const char *op, const tl_tensor *t) {
   return TL_FAIL(TL_ERR_INDEX, op, "a 0-d tensor has nothing to index");
 }
 
+static part_payload part_of(const tl_tensor *t, int d, int64_t first, int64_t length, int64_t step) {
+  part_payload p = {.ndim = t->ndim, .d = d, .first = first, .length = length, .step = step};
+  memcpy(p.shape, t->shape, (size_t)t->ndim * sizeof *t->shape);
+  return p;
+}
+
 tl_status tl_select(tl_tensor *t, int d, int64_t i, tl_tensor **out) {
   TL_TRY(check_has_dims("select", t));
   TL_TRY(tl_check_dim("select", t->ndim, &d));
@@ -249,7 +273,8 @@ tl_status tl_select(tl_tensor *t, int d, int64_t i, tl_tensor **out) {
       shape[ndim] = t->shape[k];
       strides[ndim++] = t->strides[k];
     }
-  return give_view(t, &tl_strided_class, NULL, 0, ndim, shape, strides, t->offset + i * t->strides[d], out);
+  part_payload p = part_of(t, d, i, -1, 1);
+  return give_view(t, &part_class, &p, sizeof p, ndim, shape, strides, t->offset + i * t->strides[d], out);
 }
 
 static tl_status part(tl_tensor *t, int d, int64_t first, int64_t length, int64_t step, tl_tensor **out) {
@@ -258,8 +283,9 @@ static tl_status part(tl_tensor *t, int d, int64_t first, int64_t length, int64_
   memcpy(strides, t->strides, sizeof strides);
   shape[d] = length;
   strides[d] *= step;
-  return give_view(t, &tl_strided_class, NULL, 0, t->ndim, shape, strides,
-                   t->offset + (length > 0 ? first * t->strides[d] : 0), out);
+  part_payload p = part_of(t, d, first, length, step);
+  return give_view(t, &part_class, &p, sizeof p, t->ndim, shape, strides, t->offset + (length > 0 ? first * t->strides[d] : 0),
+                   out);
 }
 
 tl_status tl_narrow(tl_tensor *t, int d, int64_t first, int64_t length, tl_tensor **out) {
