@@ -3,6 +3,7 @@
 #ifndef TL_BACKEND_KERNELS_H
 #define TL_BACKEND_KERNELS_H
 
+#include "backend/update.h"
 #include "core/iter.h"
 
 /* Pointwise functions: every row of ops.def gives NAME, and its derivatives NAME_grad or NAME_da, NAME_db. */
@@ -54,6 +55,8 @@ typedef struct tl_kernels {
   /* ---- gemm.c ---- any strides of a and b; c has col 1 and does not overlap itself. Any size may be 0 (k = 0: c gets
    * beta * c + bias). float16 and bfloat16 accumulate in float32, integers in int64. */
   tl_status (*gemm)(const tl_gemm *g);
+  /* ---- optimizer.c ---- one optimizer step over a list of parameters (update.h) */
+  tl_status (*update)(int n, const tl_update *list);
   /* Families below: each one's contract stands in its own block, added with the family. */
 } tl_kernels;
 

@@ -18,6 +18,7 @@
 #define tl_cpu_range TL_ISA_NAME(tl_cpu_range)
 #define tl_cpu_reduce TL_ISA_NAME(tl_cpu_reduce)
 #define tl_cpu_gemm TL_ISA_NAME(tl_cpu_gemm)
+#define tl_cpu_update TL_ISA_NAME(tl_cpu_update)
 
 tl_status tl_cpu_pointwise(int fn, int compute, const tl_iter *it, double p, double q);
 tl_status tl_cpu_copy(const tl_iter *it);
@@ -25,6 +26,7 @@ tl_status tl_cpu_random(int kind, const tl_iter *it, uint64_t seed, uint64_t off
 tl_status tl_cpu_range(tl_tensor *out, double first, double step);
 tl_status tl_cpu_reduce(int kind, const tl_iter *it, int reduced, double p);
 tl_status tl_cpu_gemm(const tl_gemm *g);
+tl_status tl_cpu_update(int n, const tl_update *list);
 
 /* Work (elements, roughly) below which a second thread costs more than it brings. */
 #define TL_PARALLEL_MIN 32768

@@ -10,4 +10,5 @@ const tl_kernels TL_ISA_NAME(tl_cpu_kernels) = {
     .range = tl_cpu_range,
     .reduce = tl_cpu_reduce,
     .gemm = tl_cpu_gemm,
+    .update = tl_cpu_update,
 };

@@ -1,0 +1,66 @@
+/* update.h: what tl_kernels.update is given: parameters, gradients and state, and the rule that moves them. */
+#ifndef TL_BACKEND_UPDATE_H
+#define TL_BACKEND_UPDATE_H
+
+#include <stdint.h>
+
+#define TL_UPDATE_STATES 3
+
+/* The rules and how many state tensors each one reads and writes; formulas in kernels/update.h. */
+#define TL_UPDATE_RULES(X)       \
+  X(sgd, 0)                      \
+  X(sgd_first, 1)     /* fills the momentum buffer */ \
+  X(sgd_momentum, 1)             \
+  X(nesterov_first, 1)           \
+  X(nesterov, 1)                 \
+  X(adam, 2)                     \
+  X(amsgrad, 3)                  \
+  X(rmsprop, 1)                  \
+  X(rmsprop_momentum, 2)         \
+  X(rmsprop_centered, 2)         \
+  X(rmsprop_centered_momentum, 3) \
+  X(adagrad, 1)                  \
+  X(nadam, 2)                    \
+  X(radam, 2)         /* before the variance is tractable */ \
+  X(radam_rectified, 2)
+
+enum tl_update_rule {
+#define TL_UPDATE_ENUM(name, states) TL_UPDATE_##name,
+  TL_UPDATE_RULES(TL_UPDATE_ENUM)
+#undef TL_UPDATE_ENUM
+  TL_UPDATE_COUNT
+};
+
+/* Every rule's numbers, computed once a step in double. */
+#define TL_UPDATE_COEFFICIENTS(X) \
+  X(sign)   /* -1 to maximize */  \
+  X(decay)  /* g += decay * p */  \
+  X(keep)   /* p *= keep */       \
+  X(rate)                         \
+  X(rate2)  /* nadam: of the gradient; rate is of the momentum */ \
+  X(beta1)                        \
+  X(rest1)  /* the new value's weight */ \
+  X(beta2)                        \
+  X(rest2)                        \
+  X(eps)                          \
+  X(scale)
+
+typedef struct tl_update_coefficients {
+#define TL_UPDATE_FIELD(name) double name;
+  TL_UPDATE_COEFFICIENTS(TL_UPDATE_FIELD)
+#undef TL_UPDATE_FIELD
+} tl_update_coefficients;
+
+/* One parameter: n contiguous elements of everything. param and grad are of `dtype`; state is float64 for float64
+ * parameters, else float32. master: float32, for float16 and bfloat16 parameters only. */
+typedef struct tl_update {
+  int rule, dtype;
+  int64_t n;
+  void *param;
+  const void *grad;
+  float *master;
+  void *state[TL_UPDATE_STATES];
+  const tl_update_coefficients *by;
+} tl_update;
+
+#endif

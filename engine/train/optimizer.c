@@ -1,0 +1,339 @@
+/* optimizer.c: parameter groups, state, and the step that updates all parameters in one kernel call. */
+#include "train/optimizer.h"
+
+#include <string.h>
+
+#include "autograd/tape.h"
+#include "backend/backend.h"
+#include "core/memory.h"
+
+static const char *name_of(const tl_optimizer *o) { return tl_optimizer_name(o->kind); }
+
+tl_status tl_optimizer_new(int kind, tl_optimizer **out) {
+  if (tl_optimizer_name(kind) == NULL) return TL_FAIL(TL_ERR_VALUE, "optimizer", "there is no optimizer number %d", kind);
+  tl_optimizer *o = tl_host_calloc(1, sizeof *o);
+  if (o == NULL) return TL_FAIL(TL_ERR_MEMORY, tl_optimizer_name(kind), "no memory for an optimizer");
+  o->refs = 1;
+  o->kind = kind;
+  *out = o;
+  return TL_OK;
+}
+
+void tl_optimizer_free(tl_optimizer *o) {
+  if (o == NULL || --o->refs > 0) return;
+  for (int i = 0; i < o->slot_count; i++) {
+    tl_tensor_free(o->slots[i].param);
+    for (int k = 0; k < TL_SLOT_TENSORS; k++) tl_tensor_free(o->slots[i].state[k]);
+  }
+  for (int i = 0; i < o->group_count; i++) tl_host_free(o->groups[i]);
+  tl_host_free(o->groups);
+  tl_host_free(o->slots);
+  tl_host_free(o->updates);
+  tl_host_free(o->coefs);
+  tl_host_free(o->updated);
+  tl_host_free(o);
+}
+
+/* ---- groups ---- */
+
+static tl_status check_param(const tl_optimizer *o, int i, const tl_tensor *p) {
+  if (p == NULL) return TL_FAIL(TL_ERR_VALUE, name_of(o), "parameter %lld is missing", (long long)tl_position(i));
+  if (!tl_is_floating(p->dtype))
+    return TL_FAIL(TL_ERR_DTYPE, name_of(o), "parameter %lld is %s: only floating tensors can be optimized",
+                   (long long)tl_position(i), tl_dtype_name(p->dtype));
+  if (!tl_is_leaf(p))
+    return TL_FAIL(TL_ERR_STATE, name_of(o), "parameter %lld of %s is a result, not a leaf: only leaves can be optimized",
+                   (long long)tl_position(i), tl_shape_of(p));
+  if (tl_overlaps_itself(p))
+    return TL_FAIL(TL_ERR_VALUE, name_of(o), "parameter %lld of %s is expanded: several of its elements share memory",
+                   (long long)tl_position(i), tl_shape_of(p));
+  for (int k = 0; k < o->slot_count; k++)
+    if (o->slots[k].param == p)
+      return TL_FAIL(TL_ERR_VALUE, name_of(o), "parameter %lld of %s is in another group already", (long long)tl_position(i),
+                     tl_shape_of(p));
+  return TL_OK;
+}
+
+/* A larger copy of an array; the old one stays. */
+static void *grown(const void *old, int count, int more, size_t size) {
+  void *p = tl_host_alloc((size_t)(count + more) * size);
+  if (p != NULL && count > 0) memcpy(p, old, (size_t)count * size);
+  return p;
+}
+
+/* Room for one more group with n parameters; all or nothing. */
+static tl_status reserve(tl_optimizer *o, int n, tl_group **group) {
+  tl_group *g = tl_host_calloc(1, sizeof *g);
+  tl_group **groups = grown(o->groups, o->group_count, 1, sizeof *groups);
+  tl_slot *slots = grown(o->slots, o->slot_count, n, sizeof *slots);
+  tl_update *updates = tl_host_alloc((size_t)(o->slot_count + n) * sizeof *updates);
+  tl_update_coefficients *coefs = tl_host_alloc((size_t)(o->slot_count + n) * sizeof *coefs);
+  int *updated = tl_host_alloc((size_t)(o->slot_count + n) * sizeof *updated);
+  bool ok = g != NULL && groups != NULL && slots != NULL && updates != NULL && coefs != NULL && updated != NULL;
+  tl_host_free(ok ? o->groups : groups);
+  tl_host_free(ok ? o->slots : slots);
+  tl_host_free(ok ? o->updates : updates);
+  tl_host_free(ok ? o->coefs : coefs);
+  tl_host_free(ok ? o->updated : updated);
+  if (!ok) {
+    tl_host_free(g);
+    return TL_FAIL(TL_ERR_MEMORY, name_of(o), "no memory for a group of %d parameters", n);
+  }
+  o->groups = groups;
+  o->slots = slots;
+  o->updates = updates;
+  o->coefs = coefs;
+  o->updated = updated;
+  *group = g;
+  return TL_OK;
+}
+
+static bool listed(const tl_group *g, const tl_slot *slots, const tl_tensor *p) {
+  for (int i = 0; i < g->count; i++)
+    if (slots[g->first + i].param == p) return true;
+  return false;
+}
+
+tl_status tl_optimizer_add_group(tl_optimizer *o, int n, tl_tensor *const *params, const tl_param_group *options,
+                                 tl_param_group **group) {
+  if (n < 1) return TL_FAIL(TL_ERR_VALUE, name_of(o), "a group without parameters");
+  TL_TRY(tl_check_options(o->kind, options));
+  for (int i = 0; i < n; i++) TL_TRY(check_param(o, i, params[i]));
+  tl_group *g = NULL;
+  TL_TRY(reserve(o, n, &g));
+  g->options = *options;
+  g->first = o->slot_count;
+  for (int i = 0; i < n; i++) {
+    if (listed(g, o->slots, params[i])) continue;
+    o->slots[g->first + g->count++] = (tl_slot){.param = tl_hold(params[i]), .mu_product = 1};
+  }
+  o->slot_count += g->count;
+  o->groups[o->group_count++] = g;
+  if (group != NULL) *group = &g->options;
+  return TL_OK;
+}
+
+int tl_optimizer_groups(const tl_optimizer *o) { return o->group_count; }
+
+tl_param_group *tl_optimizer_group(const tl_optimizer *o, int group) {
+  return group >= 0 && group < o->group_count ? &o->groups[group]->options : NULL;
+}
+
+int tl_optimizer_group_size(const tl_optimizer *o, int group) {
+  return group >= 0 && group < o->group_count ? o->groups[group]->count : 0;
+}
+
+/* ---- the step ---- */
+
+/* A state tensor: contiguous, of the parameter's shape, float32 but for float64 parameters. */
+static tl_status make_state(const tl_tensor *p, double value, tl_tensor **out) {
+  return tl_full(p->ndim, p->shape, value, p->dtype == TL_FLOAT64 ? TL_FLOAT64 : TL_FLOAT32, p->device, out);
+}
+
+static bool is_low(const tl_tensor *p) { return p->dtype == TL_FLOAT16 || p->dtype == TL_BFLOAT16; }
+
+static tl_status ensure_state(tl_slot *s, const tl_param_group *g, unsigned states) {
+  for (int k = 0; k < TL_UPDATE_STATES; k++)
+    if ((states & 1u << k) && s->state[k] == NULL)
+      TL_TRY(make_state(s->param, g->initial_accumulator_value, &s->state[k]));
+  if (is_low(s->param) && s->state[TL_MASTER] == NULL) {
+    tl_tensor *master;
+    TL_TRY(make_state(s->param, 0, &master));
+    tl_status st = tl_copy_(master, s->param);
+    TL_TRY(tl_give(st, master, &s->state[TL_MASTER]));
+  }
+  return TL_OK;
+}
+
+static tl_status check_slot(const tl_optimizer *o, int i, const tl_slot *s) {
+  const tl_tensor *p = s->param, *g = p->grad;
+  if (!tl_same_shape(p, g))
+    return TL_FAIL(TL_ERR_SHAPE, name_of(o), "parameter %lld is %s, its gradient %s", (long long)tl_position(i),
+                   tl_shape_of(p), tl_shape_of(g));
+  if (p->dtype != g->dtype)
+    return TL_FAIL(TL_ERR_DTYPE, name_of(o), "parameter %lld is %s, its gradient %s", (long long)tl_position(i),
+                   tl_dtype_name(p->dtype), tl_dtype_name(g->dtype));
+  TL_TRY(tl_check_same_device(name_of(o), p, g));
+  for (int k = 0; k < TL_SLOT_TENSORS; k++)
+    if (s->state[k] != NULL && (s->state[k]->device != p->device || !tl_same_shape(s->state[k], p)))
+      return TL_FAIL(TL_ERR_STATE, name_of(o), "parameter %lld of %s changed its shape or device after the first step",
+                     (long long)tl_position(i), tl_shape_of(p));
+  return TL_OK;
+}
+
+/* The slot's line in the list that the kernel gets. Expanded or transposed tensors are stood in for by copies. */
+static tl_status prepare(tl_optimizer *o, int i, const tl_param_group *g, unsigned states, tl_update *u) {
+  tl_slot *s = &o->slots[i];
+  TL_TRY(check_slot(o, i, s));
+  TL_TRY(ensure_state(s, g, states));
+  if (!s->param->contiguous) TL_TRY(tl_contiguous(s->param, &s->param_copy));
+  if (!s->param->grad->contiguous) TL_TRY(tl_contiguous(s->param->grad, &s->grad_copy));
+  u->dtype = s->param->dtype;
+  u->n = s->param->numel;
+  u->param = tl_data(s->param_copy != NULL ? s->param_copy : s->param);
+  u->grad = tl_data(s->grad_copy != NULL ? s->grad_copy : s->param->grad);
+  u->master = is_low(s->param) ? tl_data(s->state[TL_MASTER]) : NULL;
+  int next = 0;
+  for (int k = 0; k < TL_UPDATE_STATES; k++)
+    if (states & 1u << k) u->state[next++] = tl_data(s->state[k]);
+  while (next < TL_UPDATE_STATES) u->state[next++] = NULL;
+  return TL_OK;
+}
+
+/* Lines for every parameter with a gradient. Parameters of a group usually are at the same step: what was computed for
+ * one is taken for the next. */
+static tl_status prepare_all(tl_optimizer *o, int *count) {
+  for (int k = 0; k < o->group_count; k++) {
+    const tl_group *g = o->groups[k];
+    const tl_slot *last = NULL;
+    unsigned states = 0;
+    double mu_product = 1;
+    for (int i = g->first; i < g->first + g->count; i++) {
+      tl_slot *s = &o->slots[i];
+      if (s->param->grad == NULL) continue;
+      int n = (*count)++;
+      o->updated[n] = i;
+      bool same = last != NULL && last->step == s->step && last->primed == s->primed && last->mu_product == s->mu_product;
+      o->updates[n].by = same ? o->updates[n - 1].by : &o->coefs[n];
+      o->updates[n].rule = same ? o->updates[n - 1].rule
+                                : tl_choose_rule(o->kind, &g->options, s, &o->coefs[n], &states, &mu_product);
+      s->next_mu_product = mu_product;
+      last = s;
+      TL_TRY(prepare(o, i, &g->options, states, &o->updates[n]));
+    }
+  }
+  return TL_OK;
+}
+
+/* One kernel call for each run of parameters on one device: nearly always one in all. */
+static tl_status run(tl_optimizer *o, int count) {
+  for (int first = 0, end; first < count; first = end) {
+    const tl_tensor *p = o->slots[o->updated[first]].param;
+    for (end = first + 1; end < count && o->slots[o->updated[end]].param->device == p->device;) end++;
+    TL_KERNEL(p, update, name_of(o));
+    TL_TRY(tl_kernels_of(p)->update(end - first, o->updates + first));
+  }
+  return TL_OK;
+}
+
+/* What a finished update means for the slots. */
+static tl_status commit(tl_optimizer *o, int count) {
+  for (int i = 0; i < count; i++) {
+    tl_slot *s = &o->slots[o->updated[i]];
+    s->step++;
+    s->mu_product = s->next_mu_product;
+    s->primed = s->primed || o->updates[i].state[0] != NULL;
+    if (s->param_copy == NULL) tl_touch(s->param);
+    else TL_TRY(tl_copy_(s->param, s->param_copy));
+  }
+  return TL_OK;
+}
+
+static void drop_copies(tl_optimizer *o, int count) {
+  for (int i = 0; i < count; i++) {
+    tl_slot *s = &o->slots[o->updated[i]];
+    if (s->param_copy != NULL) tl_tensor_free(s->param_copy), s->param_copy = NULL;
+    if (s->grad_copy != NULL) tl_tensor_free(s->grad_copy), s->grad_copy = NULL;
+  }
+}
+
+tl_status tl_optimizer_step(tl_optimizer *o) {
+  TL_CHECK_INTERRUPT(name_of(o));
+  bool recording = tl_set_grad_enabled(false);
+  int count = 0;
+  tl_status st = prepare_all(o, &count);
+  if (st == TL_OK) st = run(o, count);
+  if (st == TL_OK) st = commit(o, count);
+  if (st == TL_OK) o->calls++;
+  drop_copies(o, count);
+  tl_set_grad_enabled(recording);
+  return st;
+}
+
+void tl_optimizer_skip(tl_optimizer *o) { o->calls++; }
+
+tl_status tl_optimizer_zero_grad(tl_optimizer *o, bool set_to_nil) {
+  for (int i = 0; i < o->slot_count; i++)
+    if (o->slots[i].param->grad != NULL) TL_TRY(tl_zero_grad(1, &o->slots[i].param, set_to_nil));
+  return TL_OK;
+}
+
+/* ---- state in and out ---- */
+
+static tl_status slot_of(const tl_optimizer *o, int i, tl_slot **out) {
+  if (i < 0 || i >= o->slot_count)
+    return TL_FAIL(TL_ERR_INDEX, name_of(o), "parameter %lld was asked for, there are %d", (long long)tl_position(i),
+                   o->slot_count);
+  *out = &o->slots[i];
+  return TL_OK;
+}
+
+/* The place of the k-th named tensor. */
+static tl_status place_of(const tl_optimizer *o, int i, int k, tl_slot **slot, int *place) {
+  TL_TRY(slot_of(o, i, slot));
+  if (tl_optimizer_state_name(o->kind, k) == NULL)
+    return TL_FAIL(TL_ERR_INDEX, name_of(o), "there is no state tensor number %d", k);
+  *place = tl_optimizer_state_name(o->kind, k + 1) == NULL ? TL_MASTER : k;
+  return TL_OK;
+}
+
+tl_status tl_optimizer_param(const tl_optimizer *o, int i, tl_tensor **out) {
+  tl_slot *s = NULL;
+  TL_TRY(slot_of(o, i, &s));
+  *out = tl_hold(s->param);
+  return TL_OK;
+}
+
+tl_status tl_optimizer_state(const tl_optimizer *o, int i, int k, tl_tensor **out) {
+  tl_slot *s = NULL;
+  int place = 0;
+  TL_TRY(place_of(o, i, k, &s, &place));
+  *out = tl_hold(s->state[place]);
+  return TL_OK;
+}
+
+tl_status tl_optimizer_set_state(tl_optimizer *o, int i, int k, tl_tensor *value) {
+  tl_slot *s = NULL;
+  int place = 0;
+  TL_TRY(place_of(o, i, k, &s, &place));
+  tl_tensor *copy = NULL;
+  if (value != NULL) {
+    if (!tl_same_shape(value, s->param))
+      return TL_FAIL(TL_ERR_SHAPE, name_of(o), "%s of parameter %lld is %s, the parameter %s",
+                     tl_optimizer_state_name(o->kind, k), (long long)tl_position(i), tl_shape_of(value), tl_shape_of(s->param));
+    bool recording = tl_set_grad_enabled(false);
+    tl_tensor *moved = NULL;
+    tl_status st = make_state(s->param, 0, &copy);
+    if (st == TL_OK) st = tl_to(value, copy->dtype, copy->device, &moved);
+    if (st == TL_OK) st = tl_copy_(copy, moved);
+    tl_tensor_free(moved);
+    tl_set_grad_enabled(recording);
+    if (st != TL_OK) {
+      tl_tensor_free(copy);
+      return st;
+    }
+  }
+  tl_tensor_free(s->state[place]);
+  s->state[place] = copy;
+  if (place == 0) s->primed = copy != NULL;
+  return TL_OK;
+}
+
+tl_status tl_optimizer_progress(const tl_optimizer *o, int i, double *step, double *mu_product) {
+  tl_slot *s = NULL;
+  TL_TRY(slot_of(o, i, &s));
+  *step = (double)s->step;
+  *mu_product = s->mu_product;
+  return TL_OK;
+}
+
+tl_status tl_optimizer_set_progress(tl_optimizer *o, int i, double step, double mu_product) {
+  tl_slot *s = NULL;
+  TL_TRY(slot_of(o, i, &s));
+  if (!(step >= 0 && step < 9007199254740992.0) || step != (double)(int64_t)step)
+    return TL_FAIL(TL_ERR_VALUE, name_of(o), "the step of parameter %lld must be a whole number, got %g",
+                   (long long)tl_position(i), step);
+  s->step = (int64_t)step;
+  s->mu_product = mu_product;
+  return TL_OK;
+}

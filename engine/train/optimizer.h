@@ -1,0 +1,46 @@
+/* optimizer.h: what an optimizer is made of, for the files of this folder. */
+#ifndef TL_TRAIN_OPTIMIZER_H
+#define TL_TRAIN_OPTIMIZER_H
+
+#include "backend/update.h"
+#include "core/tensor.h"
+
+enum { TL_MASTER = TL_UPDATE_STATES, TL_SLOT_TENSORS };
+
+/* One parameter and its state. */
+typedef struct tl_slot {
+  tl_tensor *param;                  /* held */
+  tl_tensor *state[TL_SLOT_TENSORS]; /* held; NULL until needed; the last one is the master copy */
+  int64_t step;                      /* updates so far */
+  double mu_product;                 /* NAdam's, and what it becomes when the step succeeds */
+  double next_mu_product;
+  bool primed;                       /* SGD's momentum buffer has its first value */
+  tl_tensor *param_copy, *grad_copy; /* contiguous stand-ins during a step */
+} tl_slot;
+
+typedef struct tl_group {
+  tl_param_group options;
+  int first, count; /* its slots */
+} tl_group;
+
+struct tl_optimizer {
+  int refs, kind;
+  int group_count, slot_count;
+  tl_group **groups; /* each in its own block: hosts keep pointers to the options */
+  tl_slot *slots;
+  tl_update *updates;            /* [slot_count] scratch of a step */
+  tl_update_coefficients *coefs; /* [slot_count] likewise */
+  int *updated;                  /* [slot_count] the slot of each update */
+  int64_t calls;                 /* of step, skipped ones included: the schedules ask */
+};
+
+/* ---- rules.c ---- */
+
+/* Options in their domain? The failure names the option. */
+tl_status tl_check_options(int kind, const tl_param_group *options);
+/* How the slot moves in its next step: the rule, its coefficients, and (bits) the state tensors it needs, which the rule
+ * takes in this order. *mu_product is what NAdam's becomes. */
+int tl_choose_rule(int kind, const tl_param_group *g, const tl_slot *s, tl_update_coefficients *c, unsigned *states,
+                   double *mu_product);
+
+#endif
