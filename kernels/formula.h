@@ -39,7 +39,7 @@ TL_FN int32_t i32_bits(float f) {
 /* e^x = 2^n * e^r, |r| <= ln2/2. Two factors of 2 keep results near the ends of the range exact. */
 TL_FN float f32_exp(float x) {
   float c = x > 88.72284f ? 88.72284f : x;
-  c = c < -104.0f ? -104.0f : c;
+  c = c >= -104.0f ? c : -104.0f; /* nan, too: its conversion to an integer is undefined */
   float n = rintf(c * 1.44269504f);
   float r = c - n * 0.693359375f;
   r = r - n * -2.12194440e-4f;
