@@ -56,11 +56,6 @@ end
 
 local RMSNorm = Module:extend("RMSNorm")
 
--- The smallest relative step of each floating dtype: the default eps.
-local steps = {
-  [C.TL_FLOAT32] = 2 ^ -23, [C.TL_FLOAT16] = 2 ^ -10, [C.TL_BFLOAT16] = 2 ^ -7, [C.TL_FLOAT64] = 2 ^ -52,
-}
-
 --- x / sqrt(mean(x^2) + eps) * weight over the last dims. Without eps it is the machine epsilon of x's dtype.
 function RMSNorm:init(shape, options)
   local o = base.options("RMSNorm", options,
@@ -76,7 +71,7 @@ end
 
 function RMSNorm:forward(x)
   check_tensor(x, "RMSNorm", 1)
-  local eps = self.eps or steps[C.tl_dtype_of(x)] or 0
+  local eps = self.eps or support.epsilon(x)
   local status = C.tl_rms_norm(x, #self.normalized_shape, self._shape, self.weight, eps, out)
   if status ~= 0 then reject(self, x, status) end
   return wrap(out[0])

@@ -1,5 +1,6 @@
 -- parameter.lua: nn.Parameter.
 local base = require "tlua.base"
+local registry = require "tlua.nn.registry"
 local support = require "tlua.nn.support"
 local C, check, wrap, out = base.C, base.check, base.wrap, base.out
 
@@ -11,6 +12,7 @@ local function Parameter(t)
     check(C.tl_detach(t, out))
     t = wrap(out[0])
   end
+  registry.number(t)
   return support.as_parameter(t)
 end
 

@@ -4,6 +4,9 @@
 -- table access. Beside them it keeps two hidden tables: _names, the order in which fields were first assigned, and _kinds,
 -- what a tensor field is ("parameter" or "buffer"). What a field holds is looked up when it is asked for, so fields may be
 -- assigned anew at any time. A field with an integer name i is called i - 1, as PyTorch calls it.
+--
+-- Lua stores the values of `self.a, self.b = A(), B()` from right to left. Modules and parameters therefore carry serial
+-- numbers: what one line of code assigns is put in the order of creation.
 local base = require "tlua.base"
 local C, ffi = base.C, base.ffi
 local is_tensor = base.is_tensor
@@ -23,11 +26,23 @@ local is_module = registry.is_module
 -- Two cdata objects may be one tensor: its address tells.
 local function address(t) return tonumber(ffi.cast("intptr_t", t)) end
 
+local created = 0
+local serials = setmetatable({}, { __mode = "k" }) -- of parameters
+
+--- Remembers when a parameter was made.
+function registry.number(t)
+  created = created + 1
+  serials[t] = created
+end
+
 --- The hidden tables of a new module.
 function registry.prepare(m)
+  created = created + 1
+  rawset(m, "_serial", created)
   rawset(m, "training", true)
   rawset(m, "_names", {})
   rawset(m, "_kinds", {})
+  rawset(m, "_sites", {}) -- the line of code that assigned a field
   rawset(m, "_hooks", false)
 end
 
@@ -38,15 +53,30 @@ local function check_name(m, name)
   end
 end
 
-local function remember(m, name, kind)
+local function serial_of(value) return is_module(value) and value._serial or serials[value] end
+
+-- Where a new field belongs in the order: at the end, but before what the same line assigned and was made later.
+local function place(m, value, site)
+  local names, sites = m._names, m._sites
+  local at, serial = #names + 1, serial_of(value)
+  while serial and at > 1 and sites[names[at - 1]] == site do
+    local before = serial_of(rawget(m, names[at - 1]))
+    if not before or before < serial then break end
+    at = at - 1
+  end
+  return at
+end
+
+local function remember(m, name, kind, at)
   local names = m._names
   for i = 1, #names do
     if names[i] == name then
       table.remove(names, i)
+      if at and at > i then at = at - 1 end
       break
     end
   end
-  names[#names + 1] = name
+  table.insert(names, at or #names + 1, name)
   m._kinds[name] = kind
 end
 
@@ -57,8 +87,17 @@ function registry.assign(m, name, value)
     if C.tl_requires_grad(value) and C.tl_is_leaf(value) then kind = "parameter"
     elseif m._kinds[name] == "buffer" then kind = "buffer" end
   end
-  if kind or is_module(value) then check_name(m, name) end
-  remember(m, name, kind)
+  local at
+  if kind or is_module(value) then
+    check_name(m, name)
+    if type(name) == "string" then
+      local info = debug.getinfo(2, "Sl")
+      local site = info.short_src .. ":" .. info.currentline
+      at = place(m, value, site)
+      m._sites[name] = site
+    end
+  end
+  remember(m, name, kind, at)
   rawset(m, name, value)
 end
 

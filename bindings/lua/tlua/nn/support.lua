@@ -108,6 +108,13 @@ function support.reject(layer, status, x, fits, expected)
   base.fail(("%s: expected an input of %s, got %s"):format(layer:label(), expected, support.shape(x)))
 end
 
+local steps = {
+  [C.TL_FLOAT32] = 2 ^ -23, [C.TL_FLOAT16] = 2 ^ -10, [C.TL_BFLOAT16] = 2 ^ -7, [C.TL_FLOAT64] = 2 ^ -52,
+}
+
+--- The machine epsilon of x's dtype: RMSNorm's eps unless given.
+function support.epsilon(x) return steps[C.tl_dtype_of(x)] or 0 end
+
 --- Numbers of the reductions that losses take.
 support.reductions = {
   none = C.TL_REDUCE_NONE, mean = C.TL_REDUCE_MEAN, sum = C.TL_REDUCE_SUM, batchmean = C.TL_REDUCE_BATCHMEAN,
