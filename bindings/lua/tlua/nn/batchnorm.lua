@@ -55,13 +55,13 @@ function BatchNorm:forward(x)
   check_tensor(x, self._name, 1)
   if not dims_fit(self, C.tl_ndim(x)) then reject(self, x, C.TL_ERR_SHAPE) end
   local tracked = self.training and self.num_batches_tracked or nil
-  local momentum = self.momentum or (tracked ~= nil and cumulative(self) or 0)
-  local training = self.training or self.running_mean == nil
+  local momentum = self.momentum or (tracked and cumulative(self) or 0)
+  local training = self.training or not self.running_mean
   local status = C.tl_batch_norm(x, self.weight, self.bias, self.running_mean, self.running_var, training, momentum,
     self.eps, out)
   if status ~= 0 then reject(self, x, status) end
   local y = wrap(out[0])
-  if tracked ~= nil then check(C.tl_add_scalar_(tracked, 1)) end
+  if tracked then check(C.tl_add_scalar_(tracked, 1)) end
   return y
 end
 

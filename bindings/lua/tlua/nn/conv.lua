@@ -76,7 +76,7 @@ local function extra_repr(self)
   if self.output_padding then add("output_padding", "0") end
   add("dilation", "1")
   if self.groups ~= 1 then text = text .. (", groups=%d"):format(self.groups) end
-  return text .. (self.bias == nil and ", bias=false" or "")
+  return text .. (not self.bias and ", bias=false" or "")
 end
 
 local function convolution(name, n)

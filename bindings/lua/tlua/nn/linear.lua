@@ -32,7 +32,7 @@ function Linear:forward(x)
 end
 
 function Linear:extra_repr()
-  return ("%d, %d%s"):format(self.in_features, self.out_features, self.bias == nil and ", bias=false" or "")
+  return ("%d, %d%s"):format(self.in_features, self.out_features, not self.bias and ", bias=false" or "")
 end
 
 return { Linear = Linear }

@@ -51,7 +51,7 @@ end
 
 function LayerNorm:extra_repr()
   return table.concat(self.normalized_shape, "x") .. (self.eps ~= 1e-5 and (", eps=%g"):format(self.eps) or "")
-    .. (self.elementwise_affine and (self.bias == nil and ", bias=false" or "") or ", elementwise_affine=false")
+    .. (self.elementwise_affine and (not self.bias and ", bias=false" or "") or ", elementwise_affine=false")
 end
 
 local RMSNorm = Module:extend("RMSNorm")

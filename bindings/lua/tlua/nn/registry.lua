@@ -23,8 +23,10 @@ function registry.add_class(class) classes[class] = true end
 function registry.is_module(x) return type(x) == "table" and classes[getmetatable(x)] ~= nil end
 local is_module = registry.is_module
 
+local pointer_type, integer_type = ffi.typeof("const void *"), ffi.typeof("intptr_t")
+
 -- Two cdata objects may be one tensor: its address tells.
-local function address(t) return tonumber(ffi.cast("intptr_t", t)) end
+local function address(t) return tonumber(ffi.cast(integer_type, ffi.cast(pointer_type, t))) end
 
 local created = 0
 local serials = setmetatable({}, { __mode = "k" }) -- of parameters
@@ -42,7 +44,7 @@ function registry.prepare(m)
   rawset(m, "training", true)
   rawset(m, "_names", {})
   rawset(m, "_kinds", {})
-  rawset(m, "_sites", {}) -- the line of code that assigned a field
+  rawset(m, "_statement", false) -- the newest assignment of children or parameters: see place()
   rawset(m, "_hooks", false)
 end
 
@@ -55,13 +57,18 @@ end
 
 local function serial_of(value) return is_module(value) and value._serial or serials[value] end
 
--- Where a new field belongs in the order: at the end, but before what the same line assigned and was made later.
+-- Where a new field belongs in the order: at the end, but before what the same statement assigned and was made later. One
+-- statement's values are made before the first of them is stored, and stored by one line of code.
 local function place(m, value, site)
-  local names, sites = m._names, m._sites
+  local names, statement = m._names, m._statement
+  if not statement or statement.site ~= site or statement.created ~= created then
+    statement = { site = site, created = created, before = statement and statement.created or 0, first = #names + 1 }
+    rawset(m, "_statement", statement)
+  end
   local at, serial = #names + 1, serial_of(value)
-  while serial and at > 1 and sites[names[at - 1]] == site do
-    local before = serial_of(rawget(m, names[at - 1]))
-    if not before or before < serial then break end
+  while serial and serial > statement.before and at > statement.first do
+    local other = serial_of(rawget(m, names[at - 1]))
+    if not other or other < serial then break end
     at = at - 1
   end
   return at
@@ -92,9 +99,7 @@ function registry.assign(m, name, value)
     check_name(m, name)
     if type(name) == "string" then
       local info = debug.getinfo(2, "Sl")
-      local site = info.short_src .. ":" .. info.currentline
-      at = place(m, value, site)
-      m._sites[name] = site
+      at = place(m, value, info.short_src .. ":" .. info.currentline)
     end
   end
   remember(m, name, kind, at)

@@ -47,22 +47,14 @@ function support.spell(list)
   return tostring(list[1])
 end
 
-local names = {
-  float32 = C.TL_FLOAT32, float16 = C.TL_FLOAT16, bfloat16 = C.TL_BFLOAT16, float64 = C.TL_FLOAT64, int64 = C.TL_INT64,
-  int32 = C.TL_INT32, uint8 = C.TL_UINT8, bool = C.TL_BOOL, float = C.TL_FLOAT32, double = C.TL_FLOAT64,
-  half = C.TL_FLOAT16, long = C.TL_INT64, int = C.TL_INT32,
-}
-
 --- The numbers of a dtype and a device that were named, in any order; nil for what is not named.
 function support.destination(op, first, second)
   local dtype, device
-  for _, name in ipairs { first, second } do
-    if type(name) ~= "string" then base.fail(("%s: a dtype or device is named by a string, got %s"):format(op, type(name))) end
-    if names[name] then
-      dtype = names[name]
-    else
-      check(C.tl_device_parse(name, base.integer))
-      device = base.integer[0]
+  for i = 1, 2 do
+    local name = i == 1 and first or second
+    if name ~= nil then
+      local number = base.find_dtype(name)
+      if number then dtype = number else device = base.device(name, op) end
     end
   end
   return dtype, device
@@ -70,11 +62,11 @@ end
 
 --- The `dtype` and `device` options of a layer, as numbers; float32 on the CPU by default.
 function support.placement(op, options)
-  local dtype, device = support.destination(op, options.dtype or "float32", options.device)
-  if dtype == nil or dtype > C.TL_FLOAT64 then
-    base.fail(("%s: option 'dtype' must be a floating dtype, got '%s'"):format(op, tostring(options.dtype)))
+  local dtype = base.dtype(options.dtype, op)
+  if dtype > C.TL_FLOAT64 then
+    base.fail(("%s: option 'dtype' must be a floating dtype, got '%s'"):format(op, options.dtype))
   end
-  return dtype, device or C.TL_CPU
+  return dtype, options.device and base.device(options.device, op) or C.TL_CPU
 end
 
 --- A tensor filled with `value` (not a parameter yet).
