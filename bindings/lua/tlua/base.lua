@@ -148,6 +148,11 @@ local C = base.C
 --- Is x a tensor?
 function base.is_tensor(x) return istype(tensor_type, x) end
 
+local pointer_type, address_type = ffi.typeof("const void *"), ffi.typeof("uintptr_t")
+
+--- The address of a tensor's handle: what two Lua values that are one tensor have in common.
+function base.address(t) return tonumber(cast(address_type, cast(pointer_type, t))) end
+
 --- What x is, for messages.
 local function kind(x)
   if istype(tensor_type, x) then return "a tensor" end

@@ -23,7 +23,7 @@ local function params_of(op, list)
   for i = 1, #list do
     local p = list[i]
     if not is_tensor(p) then fail(("%s: parameter %d must be a tensor, got %s"):format(op, i, type(p))) end
-    local address = tonumber(ffi.cast("uintptr_t", p))
+    local address = base.address(p)
     if not seen[address] then
       seen[address] = true
       params[#params + 1] = p
