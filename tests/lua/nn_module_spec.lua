@@ -296,10 +296,10 @@ describe("all of a model", function()
 
   it("prints as a tree with the numbers of parameters", function()
     assert.equal([[
-Net(                                       1
-  (fc1): Linear(4, 3)                     15
-  (bn): BatchNorm1d(3)                     6
-  (fc2): Linear(3, 2, bias=false)          6
+Net(                                        1
+  (fc1): Linear(4, 3)                      15
+  (bn): BatchNorm1d(3)                      6
+  (fc2): Linear(3, 2, bias=false)           6
 )
 28 parameters]], tostring(Net(3)))
     local net = nn.Linear(1000, 2)

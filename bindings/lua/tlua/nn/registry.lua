@@ -8,8 +8,7 @@
 -- Lua stores the values of `self.a, self.b = A(), B()` from right to left. Modules and parameters therefore carry serial
 -- numbers: what one line of code assigns is put in the order of creation.
 local base = require "tlua.base"
-local C, ffi = base.C, base.ffi
-local is_tensor = base.is_tensor
+local C, is_tensor, address = base.C, base.is_tensor, base.address
 local rawget, rawset, type, getmetatable = rawget, rawset, type, getmetatable
 
 local registry = {}
@@ -22,11 +21,6 @@ function registry.add_class(class) classes[class] = true end
 --- Is x a module (not a class)?
 function registry.is_module(x) return type(x) == "table" and classes[getmetatable(x)] ~= nil end
 local is_module = registry.is_module
-
-local pointer_type, integer_type = ffi.typeof("const void *"), ffi.typeof("intptr_t")
-
--- Two cdata objects may be one tensor: its address tells.
-local function address(t) return tonumber(ffi.cast(integer_type, ffi.cast(pointer_type, t))) end
 
 local created = 0
 local serials = setmetatable({}, { __mode = "k" }) -- of parameters
@@ -62,7 +56,7 @@ local function serial_of(value) return is_module(value) and value._serial or ser
 local function place(m, value, site)
   local names, statement = m._names, m._statement
   if not statement or statement.site ~= site or statement.created ~= created then
-    statement = { site = site, created = created, before = statement and statement.created or 0, first = #names + 1 }
+    statement = { site = site, created = created, before = statement and statement.created or m._serial, first = #names + 1 }
     rawset(m, "_statement", statement)
   end
   local at, serial = #names + 1, serial_of(value)
