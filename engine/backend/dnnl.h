@@ -3,12 +3,17 @@
 #ifndef TL_BACKEND_DNNL_H
 #define TL_BACKEND_DNNL_H
 
-#include "core/error.h"
+#include "backend/kernels.h"
 
 /* c = alpha * op(a) op(b) + beta * c, row-major float32: op(a) (m, k), op(b) (k, n), c (m, n). op(x) is x, or its transpose
  * when transposed; ld is the distance of two rows of what is stored. May be called inside a parallel region. */
 tl_status tl_dnnl_sgemm(const char *op, bool a_transposed, bool b_transposed, int64_t m, int64_t n, int64_t k,
                         float alpha, const float *a, int64_t lda, const float *b, int64_t ldb, float beta, float *c,
                         int64_t ldc);
+
+/* tl_kernels.conv_forward and conv_backward for float32. Plans are made once for each shape and kept (a bounded number). */
+tl_status tl_dnnl_conv_forward(const tl_convolution *c, const float *x, const float *w, const float *bias, float *y);
+tl_status tl_dnnl_conv_backward(const tl_convolution *c, const float *x, const float *w, const float *dy, float *dx, float *dw,
+                                float *dbias);
 
 #endif

@@ -42,6 +42,15 @@ typedef struct tl_gemm {
   int64_t bias_stride;  /* in elements */
 } tl_gemm;
 
+/* A convolution over 2 spatial dims; 1-d ones come with a height of 1. x (batch, in, H, W), w (out, in/groups, KH, KW),
+ * y (batch, out, OH, OW), all contiguous; size[] is x's, result[] is y's. Used backwards, it is a transposed convolution. */
+typedef struct tl_convolution {
+  const char *op;
+  int dtype; /* floating */
+  int64_t batch, in, out, groups;
+  int64_t size[2], kernel[2], result[2], stride[2], padding[2], dilation[2];
+} tl_convolution;
+
 typedef struct tl_kernels {
   /* ---- pointwise.c ---- it->op[0] = fn(it->op[1..]); computes in `compute` (TL_FLOAT32, TL_FLOAT64 or TL_INT64) */
   tl_status (*pointwise)(int fn, int compute, const tl_iter *it, double p, double q);
@@ -57,6 +66,11 @@ typedef struct tl_kernels {
   tl_status (*gemm)(const tl_gemm *g);
   /* ---- optimizer.c ---- one optimizer step over a list of parameters (update.h) */
   tl_status (*update)(int n, const tl_update *list);
+  /* ---- conv.c ---- no size is 0. bias (out) may be NULL */
+  tl_status (*conv_forward)(const tl_convolution *c, const void *x, const void *w, const void *bias, void *y);
+  /* gradients from dy; each of dx, dw, dbias may be NULL: not wanted */
+  tl_status (*conv_backward)(const tl_convolution *c, const void *x, const void *w, const void *dy, void *dx, void *dw,
+                             void *dbias);
   /* Families below: each one's contract stands in its own block, added with the family. */
 } tl_kernels;
 

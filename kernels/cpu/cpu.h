@@ -19,6 +19,8 @@
 #define tl_cpu_reduce TL_ISA_NAME(tl_cpu_reduce)
 #define tl_cpu_gemm TL_ISA_NAME(tl_cpu_gemm)
 #define tl_cpu_update TL_ISA_NAME(tl_cpu_update)
+#define tl_cpu_conv_forward TL_ISA_NAME(tl_cpu_conv_forward)
+#define tl_cpu_conv_backward TL_ISA_NAME(tl_cpu_conv_backward)
 
 tl_status tl_cpu_pointwise(int fn, int compute, const tl_iter *it, double p, double q);
 tl_status tl_cpu_copy(const tl_iter *it);
@@ -27,6 +29,9 @@ tl_status tl_cpu_range(tl_tensor *out, double first, double step);
 tl_status tl_cpu_reduce(int kind, const tl_iter *it, int reduced, double p);
 tl_status tl_cpu_gemm(const tl_gemm *g);
 tl_status tl_cpu_update(int n, const tl_update *list);
+tl_status tl_cpu_conv_forward(const tl_convolution *c, const void *x, const void *w, const void *bias, void *y);
+tl_status tl_cpu_conv_backward(const tl_convolution *c, const void *x, const void *w, const void *dy, void *dx, void *dw,
+                               void *dbias);
 
 /* Work (elements, roughly) below which a second thread costs more than it brings. */
 #define TL_PARALLEL_MIN 32768

@@ -11,4 +11,6 @@ const tl_kernels TL_ISA_NAME(tl_cpu_kernels) = {
     .reduce = tl_cpu_reduce,
     .gemm = tl_cpu_gemm,
     .update = tl_cpu_update,
+    .conv_forward = tl_cpu_conv_forward,
+    .conv_backward = tl_cpu_conv_backward,
 };
