@@ -386,7 +386,7 @@ TL_API tl_status tl_remove_hook(tl_tensor *t, int id);
 TL_API tl_status tl_function_record(const char *name, int id, int n, tl_tensor *const *inputs, int m,
                                     tl_tensor *const *outputs, int k, tl_tensor *const *saved, bool *recorded);
 TL_API tl_status tl_function_saved(tl_walk *walk, int k, tl_tensor **saved);
-TL_API int tl_function_dead(void); /* the number of a function whose node is gone, -1 when none is waiting */
+TL_API int tl_function_dead(void); /* the number of a function or hook whose node (leaf) is gone, -1 when none is waiting */
 
 /* ---- gradients of a parameter list (engine/train/clip.c) ---------------------------------------------------------- */
 

@@ -1,15 +1,16 @@
-/* function.c: operations whose backward the host computes (custom functions written in Lua). */
+/* function.c: operations whose backward the host computes (custom functions written in Lua), and the numbers of hooks and
+ * functions that are gone. */
 #include <string.h>
 
 #include "autograd/sink.h"
 #include "autograd/tape.h"
 #include "core/memory.h"
 
-/* Numbers of functions whose nodes are gone, waiting for the host to forget them. */
+/* Numbers of hooks and functions whose nodes are gone, waiting for the host to forget them. */
 static _Thread_local int *dead;
 static _Thread_local int dead_count, dead_room;
 
-static void release(tl_node *n) {
+void tl_host_number_dead(int id) {
   if (dead_count == dead_room) {
     int room = dead_room == 0 ? 64 : 2 * dead_room;
     int *more = tl_host_alloc((size_t)room * sizeof *more);
@@ -19,7 +20,7 @@ static void release(tl_node *n) {
     dead = more;
     dead_room = room;
   }
-  dead[dead_count++] = n->host_id;
+  dead[dead_count++] = id;
 }
 
 int tl_function_dead(void) {
@@ -28,6 +29,10 @@ int tl_function_dead(void) {
   dead = NULL;
   dead_room = 0;
   return -1;
+}
+
+static void release(tl_node *n) {
+  if (n->host_id >= 0) tl_host_number_dead(n->host_id);
 }
 
 static const tl_node_class function_class = {"custom function", NULL, release};
@@ -47,8 +52,6 @@ tl_status tl_function_record(const char *name, int id, int n, tl_tensor *const *
   *recorded = true;
   return TL_OK;
 }
-
-
 
 tl_status tl_function_saved(tl_walk *walk, int k, tl_tensor **saved) {
   tl_node *n = tl_walk_node(walk);

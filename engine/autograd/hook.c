@@ -39,6 +39,7 @@ void tl_hooks_free(struct tl_hook **list) {
   while (*list != NULL) {
     struct tl_hook *h = *list;
     *list = h->next;
+    if (h->id >= 0) tl_host_number_dead(h->id);
     tl_small_free(h, sizeof *h);
   }
 }

@@ -64,3 +64,9 @@ function methods.backward(x, grad, options)
   check(C.tl_backward(x, grad, retain, walk))
   if walk[0] ~= nil then require("tlua.autograd").serve(walk[0]) end
 end
+
+-- autograd.lua puts the real one in its place.
+function methods.register_hook(x, f)
+  require "tlua.autograd"
+  return methods.register_hook(x, f)
+end

@@ -1,0 +1,2 @@
+-- utils.lua: tl.utils.
+return { checkpoint = require "tlua.checkpoint" }
