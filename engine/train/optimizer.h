@@ -32,6 +32,7 @@ struct tl_optimizer {
   tl_update_coefficients *coefs; /* [slot_count] likewise */
   int *updated;                  /* [slot_count] the slot of each update */
   int64_t calls;                 /* of step, skipped ones included: the schedules ask */
+  bool warned;                   /* a schedule has told that it was stepped first */
 };
 
 /* ---- rules.c ---- */

@@ -54,3 +54,76 @@ TL_API tl_status tl_optimizer_set_state(tl_optimizer *o, int i, int k, tl_tensor
 /* Numbers: steps taken, and NAdam's product of momenta (1 for the others). */
 TL_API tl_status tl_optimizer_progress(const tl_optimizer *o, int i, double *step, double *mu_product);
 TL_API tl_status tl_optimizer_set_progress(tl_optimizer *o, int i, double step, double mu_product);
+
+/* ---- learning-rate schedules (engine/train/scheduler.c, schedules.c) ----------------------------------------------- */
+
+typedef enum tl_schedule_kind { /* PyTorch's names and formulas; t counts the steps from 0 */
+  TL_LAMBDA_LR = 0,     /* initial_lr * factor(t): the host computes the factors, see tl_scheduler_set_factors */
+  TL_MULTIPLICATIVE_LR, /* lr * factor(t) */
+  TL_STEP_LR,
+  TL_MULTI_STEP_LR,
+  TL_CONSTANT_LR,
+  TL_LINEAR_LR,
+  TL_EXPONENTIAL_LR,
+  TL_POLYNOMIAL_LR,
+  TL_COSINE_LR,          /* Loshchilov & Hutter 2017, without restarts */
+  TL_COSINE_RESTARTS_LR, /* with them */
+  TL_CYCLIC_LR,          /* Smith 2017 */
+  TL_ONE_CYCLE_LR,       /* Smith & Topin 2018 */
+  TL_PLATEAU_LR,
+  TL_ADAM_LR,       /* initial_lr / (1 + lr_decay * t) */
+  TL_SEQUENTIAL_LR, /* one schedule after another, each from its own t = 0 */
+  TL_CHAINED_LR,    /* several at once */
+  TL_SCHEDULES
+} tl_schedule_kind;
+
+/* A kind reads the fields of its name in PyTorch. Arrays hold one value a parameter group and are copied. */
+typedef struct tl_schedule_options {
+  double last_epoch; /* -1 starts; else the optimizer's groups must have an initial_lr */
+  double gamma, factor, start_factor, end_factor, power, eta_min, lr_decay;
+  double step_size, total_iters, T_max, T_0, T_mult;
+  double step_size_up, step_size_down;                     /* CyclicLR */
+  double total_steps, pct_start, div_factor, final_div_factor; /* OneCycleLR */
+  double patience, threshold, cooldown, eps;               /* ReduceLROnPlateau */
+  int mode;          /* CyclicLR: 0 triangular, 1 triangular2, 2 exp_range, 3 the host's factor; plateau: 0 min, 1 max */
+  int threshold_mode; /* 0 rel, 1 abs */
+  bool cycle_momentum, three_phase, linear; /* linear: OneCycleLR's anneal_strategy */
+  int milestone_count;
+  const double *milestones;
+  const double *base_lr, *max_lr, *min_lr, *base_momentum, *max_momentum;
+  const double *factors; /* of the first step, for kinds that take them */
+} tl_schedule_options;
+
+/* What changes from step to step: read and written by the host to save and restore. */
+typedef struct tl_schedule_progress {
+  double last_epoch, step_count;
+  double T_cur, T_i;                             /* CosineAnnealingWarmRestarts */
+  double best, num_bad_epochs, cooldown_counter; /* ReduceLROnPlateau */
+} tl_schedule_progress;
+
+typedef struct tl_scheduler tl_scheduler;
+
+TL_API const char *tl_schedule_name(int kind);                                  /* "StepLR"; NULL: no such kind */
+TL_API tl_status tl_schedule_defaults(int kind, tl_schedule_options *options); /* PyTorch's; nan where it has none */
+/* Makes the schedule and takes its initial step: the optimizer's groups get their first lr (and momentum). */
+TL_API tl_status tl_scheduler_new(int kind, tl_optimizer *o, const tl_schedule_options *options, tl_scheduler **out);
+/* Schedules of schedules, all of one optimizer, plateau excepted. The parts must not be stepped on their own. A
+ * sequence has n-1 milestones, ascending; it winds its parts back and sets the lr to what the first one starts with. */
+TL_API tl_status tl_scheduler_sequence(tl_optimizer *o, int n, tl_scheduler *const *parts, const double *milestones,
+                                       tl_scheduler **out);
+TL_API tl_status tl_scheduler_chain(int n, tl_scheduler *const *parts, tl_scheduler **out);
+TL_API void tl_scheduler_free(tl_scheduler *s); /* drops one reference; NULL is fine */
+/* One step. *early (may be NULL) tells, once an optimizer, that the optimizer has not stepped yet: the schedule's first
+ * value is lost, which the host may want to say. */
+TL_API tl_status tl_scheduler_step(tl_scheduler *s, bool *early);
+TL_API tl_status tl_scheduler_step_metric(tl_scheduler *s, double metric);             /* ReduceLROnPlateau */
+TL_API tl_status tl_scheduler_step_to(tl_scheduler *s, double epoch, bool *early); /* CosineAnnealingWarmRestarts */
+/* Functions of the host: before a step, one factor a group of the host's function at tl_scheduler_argument(). restart:
+ * the step is the first of a part of a sequence. tl_scheduler_next_part: where a sequence's next step goes. */
+TL_API double tl_scheduler_argument(const tl_scheduler *s, bool restart);
+TL_API tl_status tl_scheduler_set_factors(tl_scheduler *s, int n, const double *factors);
+TL_API int tl_scheduler_next_part(const tl_scheduler *s, bool restart, bool *part_restarts);
+TL_API tl_schedule_progress *tl_scheduler_progress(tl_scheduler *s);
+TL_API int tl_scheduler_groups(const tl_scheduler *s);
+TL_API double *tl_scheduler_base_lrs(tl_scheduler *s); /* [groups] what the formulas start from */
+TL_API double *tl_scheduler_last_lrs(tl_scheduler *s); /* [groups] what the last step set */
