@@ -3,6 +3,7 @@
 #ifndef TL_BACKEND_KERNELS_H
 #define TL_BACKEND_KERNELS_H
 
+#include "backend/nn.h"
 #include "backend/update.h"
 #include "core/iter.h"
 
@@ -71,7 +72,19 @@ typedef struct tl_kernels {
   /* gradients from dy; each of dx, dw, dbias may be NULL: not wanted */
   tl_status (*conv_backward)(const tl_convolution *c, const void *x, const void *w, const void *dy, void *dx, void *dw,
                              void *dbias);
-  /* Families below: each one's contract stands in its own block, added with the family. */
+  /* ---- softmax.c, loss.c, class_loss.c, norm.c, row_norm.c, embedding.c ---- see nn.h */
+  tl_status (*softmax)(const tl_softmax_args *a);
+  tl_status (*softmax_grad)(const tl_softmax_grad_args *a);
+  tl_status (*loss)(const tl_loss_args *a);
+  tl_status (*loss_grad)(const tl_loss_grad_args *a);
+  tl_status (*class_loss)(const tl_class_loss_args *a);
+  tl_status (*class_loss_grad)(const tl_class_loss_grad_args *a);
+  tl_status (*batch_norm)(const tl_batch_norm_args *a);
+  tl_status (*batch_norm_grad)(const tl_batch_norm_grad_args *a);
+  tl_status (*row_norm)(const tl_row_norm_args *a);
+  tl_status (*row_norm_grad)(const tl_row_norm_grad_args *a);
+  tl_status (*embedding)(const tl_embedding_args *a);
+  tl_status (*embedding_grad)(const tl_embedding_grad_args *a);
 } tl_kernels;
 
 #define TL_KERNEL(t, entry, opname)                                                              \

@@ -22,6 +22,32 @@
 #define tl_cpu_conv_forward TL_ISA_NAME(tl_cpu_conv_forward)
 #define tl_cpu_conv_backward TL_ISA_NAME(tl_cpu_conv_backward)
 
+/* normalisation, softmax, losses, embedding: see backend/nn.h */
+#define tl_cpu_softmax TL_ISA_NAME(tl_cpu_softmax)
+#define tl_cpu_softmax_grad TL_ISA_NAME(tl_cpu_softmax_grad)
+#define tl_cpu_loss TL_ISA_NAME(tl_cpu_loss)
+#define tl_cpu_loss_grad TL_ISA_NAME(tl_cpu_loss_grad)
+#define tl_cpu_class_loss TL_ISA_NAME(tl_cpu_class_loss)
+#define tl_cpu_class_loss_grad TL_ISA_NAME(tl_cpu_class_loss_grad)
+#define tl_cpu_batch_norm TL_ISA_NAME(tl_cpu_batch_norm)
+#define tl_cpu_batch_norm_grad TL_ISA_NAME(tl_cpu_batch_norm_grad)
+#define tl_cpu_row_norm TL_ISA_NAME(tl_cpu_row_norm)
+#define tl_cpu_row_norm_grad TL_ISA_NAME(tl_cpu_row_norm_grad)
+#define tl_cpu_embedding TL_ISA_NAME(tl_cpu_embedding)
+#define tl_cpu_embedding_grad TL_ISA_NAME(tl_cpu_embedding_grad)
+tl_status tl_cpu_softmax(const tl_softmax_args *a);
+tl_status tl_cpu_softmax_grad(const tl_softmax_grad_args *a);
+tl_status tl_cpu_loss(const tl_loss_args *a);
+tl_status tl_cpu_loss_grad(const tl_loss_grad_args *a);
+tl_status tl_cpu_class_loss(const tl_class_loss_args *a);
+tl_status tl_cpu_class_loss_grad(const tl_class_loss_grad_args *a);
+tl_status tl_cpu_batch_norm(const tl_batch_norm_args *a);
+tl_status tl_cpu_batch_norm_grad(const tl_batch_norm_grad_args *a);
+tl_status tl_cpu_row_norm(const tl_row_norm_args *a);
+tl_status tl_cpu_row_norm_grad(const tl_row_norm_grad_args *a);
+tl_status tl_cpu_embedding(const tl_embedding_args *a);
+tl_status tl_cpu_embedding_grad(const tl_embedding_grad_args *a);
+
 tl_status tl_cpu_pointwise(int fn, int compute, const tl_iter *it, double p, double q);
 tl_status tl_cpu_copy(const tl_iter *it);
 tl_status tl_cpu_random(int kind, const tl_iter *it, uint64_t seed, uint64_t offset, double p, double q);
