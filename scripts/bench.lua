@@ -1,7 +1,7 @@
 -- tlua bench: times the engine. A table on a terminal, one JSON object a line with --json.
 --
--- Counting: after a warm-up of a fifth of the time, samples of at least 5 ms each are taken until the time is over (five
--- of them at least); a case's result is the median sample divided by the calls in it. scripts/bench_torch.py counts
+-- Counting: after a warm-up of a fifth of the time, samples of at least 5 ms each are taken until the time is over (at
+-- least five of them); a case's result is the median sample divided by the calls in it. scripts/bench_torch.py counts
 -- in the same way. --vs-torch runs both in turns, case by case, each in a fresh process, at 1 and at 2 threads; in
 -- each round the better thread count stands for each side, and the ratio is the median over the rounds.
 local ffi = require "ffi"
@@ -22,6 +22,7 @@ usage: tlua bench [options]
   --threads N     threads of the engine (default: all)
   --seconds S     time for each case (default 1)
   --json          one JSON object a line
+  --markdown      with --vs-torch: a Markdown table
   --vs-torch      run scripts/bench_torch.py in turns and print the ratios
   --python CMD    the Python that has PyTorch (default: TLUA_PYTHON, or python3)
   --rounds N      rounds of --vs-torch (default 5)]]
@@ -75,7 +76,7 @@ local function spawn(path, ...)
   return status[0] == 0 and now() - begin or nil
 end
 
--- ---- the cases: each gets { seconds } and returns { seconds = of one step, ... } ---------------------------------------
+-- ---- the cases: each gets { seconds } and returns { seconds = of one step, ... } ---------------------------------
 
 local cases, order = {}, {}
 
@@ -163,15 +164,19 @@ case("mlp_big", "MLP 2048-2048-2048-10, SGD step, batch 256", { ratio = 1, share
   local tl = require "tlua"
   local nn = tl.nn
   local batch, width, classes = 256, 2048, 10
-  local model = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, classes))
+  local model = nn.Sequential(
+    nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, classes)
+  )
   local optimizer = tl.optim.SGD(model:parameters(), { lr = 0.01 })
   local y = tl.randint(0, classes, { batch })
   local step = training(model, optimizer, nn.CrossEntropyLoss(), tl.randn(batch, width), y)
   local seconds = measure(step, o.seconds)
   -- forward and weight gradient of every layer; input gradient of all but the first
   local flops = 2 * batch * (2 * (2 * width * width + width * classes) + width * width + width * classes)
+  local result = { seconds = seconds, gflops = flops / seconds / 1e9 }
   local rate = sgemm_rate(batch, width, width, o.seconds / 2)
-  return { seconds = seconds, gflops = flops / seconds / 1e9, sgemm_gflops = rate and rate / 1e9, share = rate and flops / seconds / rate }
+  if rate then result.sgemm_gflops, result.share = rate / 1e9, flops / seconds / rate end
+  return result
 end)
 
 local function status_bytes(field)
@@ -200,7 +205,7 @@ case("memory", "peak of 10,000 chained temporaries of 1 MB", { bytes = 64 * 2 ^ 
   return { seconds = seconds / 10000, bytes = math.max(stats.peak, status_bytes("VmHWM") - before) }
 end)
 
--- ---- output ------------------------------------------------------------------------------------------------------------
+-- ---- output ------------------------------------------------------------------------------------------------------
 
 local function time_text(seconds)
   if seconds < 1e-6 then return ("%.0f ns"):format(seconds * 1e9) end
@@ -212,18 +217,17 @@ local function json(record, keys)
   local fields = {}
   for _, key in ipairs(keys) do
     local value = record[key]
-    if type(value) == "string" then
-      fields[#fields + 1] = ('"%s": "%s"'):format(key, value)
-    elseif value ~= nil then
-      fields[#fields + 1] = ('"%s": %s'):format(key, type(value) == "number" and ("%.6g"):format(value) or tostring(value))
-    end
+    local form = type(value) == "number" and '"%s": %.6g' or '"%s": "%s"'
+    if value ~= nil then fields[#fields + 1] = form:format(key, value) end
   end
   return "{" .. table.concat(fields, ", ") .. "}"
 end
 
 local function parse_json(line)
   local record = {}
-  for key, value in line:gmatch('"([%w_]+)":%s*([^,}]+)') do record[key] = tonumber(value) or value:match('^"(.*)"$') end
+  for key, value in line:gmatch('"([%w_]+)":%s*([^,}]+)') do
+    record[key] = tonumber(value) or value:match('^"(.*)"$')
+  end
   return record.case and record
 end
 
@@ -241,14 +245,17 @@ end
 -- Which budgets does the result miss? ratio may be nil (not compared).
 local function missed(budget, r, ratio)
   local list = {}
-  if budget.seconds and r.seconds > budget.seconds then list[#list + 1] = "time over " .. time_text(budget.seconds) end
-  if budget.bytes and r.bytes > budget.bytes then list[#list + 1] = ("over %.0f MB"):format(budget.bytes / 2 ^ 20) end
-  if budget.share and r.share and r.share < budget.share then list[#list + 1] = ("below %.0f %%"):format(budget.share * 100) end
-  if ratio and budget.ratio and ratio < budget.ratio then list[#list + 1] = ("below %gx"):format(budget.ratio) end
+  local function must(ok, form, value)
+    if not ok then list[#list + 1] = form:format(value) end
+  end
+  if budget.seconds then must(r.seconds <= budget.seconds, "over %s", time_text(budget.seconds)) end
+  if budget.bytes then must(r.bytes <= budget.bytes, "over %.0f MB", budget.bytes / 2 ^ 20) end
+  if budget.share and r.share then must(r.share >= budget.share, "below %.0f %%", budget.share * 100) end
+  if budget.ratio and ratio then must(ratio >= budget.ratio, "below %gx", budget.ratio) end
   return #list == 0 and "ok" or "MISSED: " .. table.concat(list, ", ")
 end
 
--- ---- against PyTorch ----------------------------------------------------------------------------------------------------
+-- ---- against PyTorch ---------------------------------------------------------------------------------------------
 
 local function quote(word) return "'" .. word:gsub("'", "'\\''") .. "'" end
 
@@ -288,40 +295,52 @@ local function round(name, o, torch_command)
   return ours, theirs
 end
 
--- The record with the median of `key`, and that median.
-local function middle(records, key)
-  table.sort(records, function(a, b) return a[key] < b[key] end)
+-- The record with the median time.
+local function middle(records)
+  table.sort(records, function(a, b) return a.seconds < b.seconds end)
   return records[math.ceil(#records / 2)]
 end
 
-local function compare(names, o)
-  local torch_command = o.python .. " " .. quote(torch_script())
-  if not o.json then
-    print(("%-12s %12s %12s %9s %8s  %s"):format("case", "tlua", "PyTorch", "ratio", "budget", "verdict"))
+local function compare_case(name, o, torch_command)
+  local budget = cases[name].budget
+  local ours, theirs, ratios = {}, {}, {}
+  for i = 1, o.rounds do
+    ours[i], theirs[i] = round(name, o, torch_command)
+    ratios[i] = theirs[i].seconds / ours[i].seconds
   end
-  for _, name in ipairs(names) do
-    local budget = cases[name].budget
-    local ours, theirs, ratios = {}, {}, {}
-    for i = 1, o.rounds do
-      ours[i], theirs[i] = round(name, o, torch_command)
-      ratios[i] = theirs[i].seconds / ours[i].seconds
-    end
-    local a, b, ratio = middle(ours, "seconds"), middle(theirs, "seconds"), median(ratios)
-    if o.json then
-      local record = { case = name, tlua = a.seconds, torch = b.seconds, tlua_threads = a.threads, torch_threads = b.threads,
-        ratio = ratio, budget = budget.ratio, share = a.share, bytes = a.bytes, torch_bytes = b.bytes,
-        verdict = missed(budget, a, ratio) }
-      print(json(record, { "case", "tlua", "tlua_threads", "torch", "torch_threads", "ratio", "budget", "share", "bytes",
-        "torch_bytes", "verdict" }))
-    else
-      print(("%-12s %12s %12s %8.2fx %8s  %s  %s"):format(name, time_text(a.seconds), time_text(b.seconds), ratio,
-        budget.ratio and ("%gx"):format(budget.ratio) or "", missed(budget, a, ratio), details(a)))
-    end
+  local a, b, ratio = middle(ours), middle(theirs), median(ratios)
+  return {
+    case = name, tlua = a.seconds, torch = b.seconds, ratio = ratio, budget = budget.ratio, tlua_threads = a.threads,
+    torch_threads = b.threads, share = a.share, bytes = a.bytes, torch_bytes = b.bytes,
+    verdict = missed(budget, a, ratio), notes = details(a),
+  }
+end
+
+local compared_keys = { "case", "tlua", "tlua_threads", "torch", "torch_threads", "ratio", "budget", "share", "bytes",
+  "torch_bytes", "verdict" }
+
+-- How --vs-torch prints: a head and a line for each record.
+local formats = {
+  json = { line = function(r) return json(r, compared_keys) end },
+  table = { "%-12s %12s %12s %9s %8s  %s  %s" },
+  markdown = { "| %s | %s | %s | %s | %s | %s | %s |", rule = "|---|---|---|---|---|---|---|" },
+}
+
+local function compare(o)
+  local torch_command = o.python .. " " .. quote(torch_script())
+  local format = formats[o.json and "json" or o.markdown and "markdown" or "table"]
+  if format[1] then print(format[1]:format("case", "tlua", "PyTorch", "ratio", "budget", "verdict", "notes")) end
+  if format.rule then print(format.rule) end
+  for _, name in ipairs(o.names) do
+    local r = compare_case(name, o, torch_command)
+    print(format.line and format.line(r)
+      or format[1]:format(o.markdown and cases[name].what or name, time_text(r.tlua), time_text(r.torch),
+        ("%.2fx"):format(r.ratio), r.budget and ("%gx"):format(r.budget) or "", r.verdict, r.notes))
     io.stdout:flush()
   end
 end
 
--- ---- the command line ---------------------------------------------------------------------------------------------------
+-- ---- the command line --------------------------------------------------------------------------------------------
 
 local function complain(message)
   io.stderr:write("tlua bench: ", message, "\n")
@@ -331,23 +350,25 @@ end
 local function parse(words)
   local o = { names = {}, seconds = 1, rounds = 5, python = os.getenv("TLUA_PYTHON") or "python3" }
   local i = 1
-  local function value(kind)
-    local word = words[i]
+  local function text()
     i = i + 1
-    local text = words[i] or complain(word .. " needs an argument")
-    local result = kind == "number" and tonumber(text) or kind == "text" and text
-    if not result or kind == "number" and result <= 0 then complain(("%s: '%s' is not a positive number"):format(word, text)) end
-    return result
+    return words[i] or complain(words[i - 1] .. " needs an argument")
+  end
+  local function number()
+    local n = tonumber(text())
+    if not n or n <= 0 then complain(("%s: '%s' is not a positive number"):format(words[i - 1], words[i])) end
+    return n
   end
   while words[i] do
     local word = words[i]
     if word == "--json" then o.json = true
+    elseif word == "--markdown" then o.markdown = true
     elseif word == "--vs-torch" then o.vs_torch = true
-    elseif word == "--case" then o.names[#o.names + 1] = value("text")
-    elseif word == "--threads" then o.threads = value("number")
-    elseif word == "--seconds" then o.seconds = value("number")
-    elseif word == "--rounds" then o.rounds = value("number")
-    elseif word == "--python" then o.python = value("text")
+    elseif word == "--case" then o.names[#o.names + 1] = text()
+    elseif word == "--threads" then o.threads = number()
+    elseif word == "--seconds" then o.seconds = number()
+    elseif word == "--rounds" then o.rounds = number()
+    elseif word == "--python" then o.python = text()
     elseif word == "-h" or word == "--help" then
       print(usage)
       print("cases:")
@@ -386,4 +407,4 @@ local function bench(o)
 end
 
 local o = parse({ ... })
-if o.vs_torch then compare(o.names, o) else bench(o) end
+if o.vs_torch then compare(o) else bench(o) end

@@ -18,7 +18,11 @@ const char *spng_version_string(void);
 const char *jansson_version_str(void);
 ]]
 
-local function row(name, text, ...) print(("%-12s %s"):format(name, select("#", ...) > 0 and text:format(...) or text)) end
+-- A line of the report; text is a format if arguments follow.
+local function row(name, text, ...)
+  if select("#", ...) > 0 then text = text:format(...) end
+  print(("%-12s %s"):format(name, text))
+end
 
 -- The version that a library reports itself; it is loaded already if this build uses it.
 local function library(name, ask)
@@ -81,7 +85,7 @@ local function devices()
   end
 end
 
--- ---- the self-test -----------------------------------------------------------------------------------------------------
+-- ---- the self-test -----------------------------------------------------------------------------------------------
 
 local tests = {}
 local function test(name, f) tests[#tests + 1] = { name, f } end
