@@ -52,6 +52,16 @@ typedef struct tl_convolution {
   int64_t size[2], kernel[2], result[2], stride[2], padding[2], dilation[2];
 } tl_convolution;
 
+/* Pooling of `planes` planes of size[0] x size[1] to result[0] x result[1], all contiguous. An adaptive one divides the
+ * plane: window i of o over n elements is floor(i n / o) .. ceil((i+1) n / o); kernel, stride, padding mean nothing then. */
+typedef struct tl_pooling {
+  const char *op;
+  int dtype; /* floating */
+  int64_t planes, size[2], result[2], kernel[2], stride[2], padding[2], dilation[2];
+  bool adaptive, count_include_pad; /* averages only */
+  int where_dtype;                  /* max only: TL_UINT8 while the kernel has at most 254 positions, else TL_INT32 */
+} tl_pooling;
+
 typedef struct tl_kernels {
   /* ---- pointwise.c ---- it->op[0] = fn(it->op[1..]); computes in `compute` (TL_FLOAT32, TL_FLOAT64 or TL_INT64) */
   tl_status (*pointwise)(int fn, int compute, const tl_iter *it, double p, double q);
@@ -67,6 +77,12 @@ typedef struct tl_kernels {
   tl_status (*gemm)(const tl_gemm *g);
   /* ---- optimizer.c ---- one optimizer step over a list of parameters (update.h) */
   tl_status (*update)(int n, const tl_update *list);
+  /* ---- pool.c ---- max: nan wins; `where` gets the position in the window (row-major) that won, all ones where the window
+   * holds no element (its y is -inf); NULL: not wanted */
+  tl_status (*max_pool)(const tl_pooling *p, const void *x, void *y, void *where);
+  tl_status (*max_pool_backward)(const tl_pooling *p, const void *dy, const void *where, void *dx);
+  tl_status (*avg_pool)(const tl_pooling *p, const void *x, void *y);
+  tl_status (*avg_pool_backward)(const tl_pooling *p, const void *dy, void *dx);
   /* ---- conv.c ---- no size is 0. bias (out) may be NULL */
   tl_status (*conv_forward)(const tl_convolution *c, const void *x, const void *w, const void *bias, void *y);
   /* gradients from dy; each of dx, dw, dbias may be NULL: not wanted */

@@ -3,8 +3,8 @@
 #include "cpu.h"
 
 #include "backend/dnnl.h"
-#include "convert.h"
 #include "core/memory.h"
+#include "widen.h"
 
 static int64_t x_count(const tl_convolution *c) { return c->batch * c->in * c->size[0] * c->size[1]; }
 static int64_t w_count(const tl_convolution *c) { return c->out * (c->in / c->groups) * c->kernel[0] * c->kernel[1]; }
@@ -130,28 +130,16 @@ static tl_status backward_f64(const tl_convolution *c, const double *x, const do
 
 /* ---- float16 and bfloat16 ---- */
 
-static void widen(float *dst, int dtype, const void *src, int64_t n) {
-#pragma omp parallel for if (n > TL_PARALLEL_MIN) schedule(static)
-  for (int64_t i = 0; i < n; i += TL_CHUNK)
-    tl_load_f32(dst + i, dtype, (const char *)src + i * 2, 2, n - i < TL_CHUNK ? (int)(n - i) : TL_CHUNK);
-}
-
-static void narrow(void *dst, int dtype, const float *src, int64_t n) {
-#pragma omp parallel for if (n > TL_PARALLEL_MIN) schedule(static)
-  for (int64_t i = 0; i < n; i += TL_CHUNK)
-    tl_store_f32((char *)dst + i * 2, dtype, 2, src + i, n - i < TL_CHUNK ? (int)(n - i) : TL_CHUNK);
-}
-
 static tl_status forward_half(const tl_convolution *c, const void *x, const void *w, const void *bias, void *y) {
   const int64_t nx = x_count(c), nw = w_count(c), ny = y_count(c);
   const size_t bytes = (size_t)(nx + nw + ny + c->out) * sizeof(float);
   float *fx = tl_cpu_alloc(bytes), *fw = fx + nx, *fy = fw + nw, *fb = fy + ny;
   if (fx == NULL) return no_memory(c, bytes);
-  widen(fx, c->dtype, x, nx);
-  widen(fw, c->dtype, w, nw);
-  if (bias != NULL) widen(fb, c->dtype, bias, c->out);
+  tl_widen(fx, c->dtype, x, nx);
+  tl_widen(fw, c->dtype, w, nw);
+  if (bias != NULL) tl_widen(fb, c->dtype, bias, c->out);
   tl_status st = tl_dnnl_conv_forward(c, fx, fw, bias == NULL ? NULL : fb, fy);
-  if (st == TL_OK) narrow(y, c->dtype, fy, ny);
+  if (st == TL_OK) tl_narrow_to(y, c->dtype, fy, ny);
   tl_cpu_free(fx, bytes);
   return st;
 }
@@ -162,14 +150,14 @@ static tl_status backward_half(const tl_convolution *c, const void *x, const voi
   const size_t bytes = (size_t)(2 * (nx + nw) + ny + c->out) * sizeof(float);
   float *fx = tl_cpu_alloc(bytes), *fw = fx + nx, *fy = fw + nw, *fdx = fy + ny, *fdw = fdx + nx, *fdb = fdw + nw;
   if (fx == NULL) return no_memory(c, bytes);
-  if (dx != NULL) widen(fw, c->dtype, w, nw);
-  if (dw != NULL || dbias != NULL) widen(fx, c->dtype, x, nx);
-  widen(fy, c->dtype, dy, ny);
+  if (dx != NULL) tl_widen(fw, c->dtype, w, nw);
+  if (dw != NULL || dbias != NULL) tl_widen(fx, c->dtype, x, nx);
+  tl_widen(fy, c->dtype, dy, ny);
   tl_status st = tl_dnnl_conv_backward(c, fx, fw, fy, dx == NULL ? NULL : fdx, dw == NULL ? NULL : fdw,
                                        dbias == NULL ? NULL : fdb);
-  if (st == TL_OK && dx != NULL) narrow(dx, c->dtype, fdx, nx);
-  if (st == TL_OK && dw != NULL) narrow(dw, c->dtype, fdw, nw);
-  if (st == TL_OK && dbias != NULL) narrow(dbias, c->dtype, fdb, c->out);
+  if (st == TL_OK && dx != NULL) tl_narrow_to(dx, c->dtype, fdx, nx);
+  if (st == TL_OK && dw != NULL) tl_narrow_to(dw, c->dtype, fdw, nw);
+  if (st == TL_OK && dbias != NULL) tl_narrow_to(dbias, c->dtype, fdb, c->out);
   tl_cpu_free(fx, bytes);
   return st;
 }

@@ -17,6 +17,10 @@
 #define tl_cpu_random TL_ISA_NAME(tl_cpu_random)
 #define tl_cpu_range TL_ISA_NAME(tl_cpu_range)
 #define tl_cpu_reduce TL_ISA_NAME(tl_cpu_reduce)
+#define tl_cpu_max_pool TL_ISA_NAME(tl_cpu_max_pool)
+#define tl_cpu_max_pool_backward TL_ISA_NAME(tl_cpu_max_pool_backward)
+#define tl_cpu_avg_pool TL_ISA_NAME(tl_cpu_avg_pool)
+#define tl_cpu_avg_pool_backward TL_ISA_NAME(tl_cpu_avg_pool_backward)
 #define tl_cpu_gemm TL_ISA_NAME(tl_cpu_gemm)
 #define tl_cpu_update TL_ISA_NAME(tl_cpu_update)
 #define tl_cpu_conv_forward TL_ISA_NAME(tl_cpu_conv_forward)
@@ -53,6 +57,10 @@ tl_status tl_cpu_copy(const tl_iter *it);
 tl_status tl_cpu_random(int kind, const tl_iter *it, uint64_t seed, uint64_t offset, double p, double q);
 tl_status tl_cpu_range(tl_tensor *out, double first, double step);
 tl_status tl_cpu_reduce(int kind, const tl_iter *it, int reduced, double p);
+tl_status tl_cpu_max_pool(const tl_pooling *p, const void *x, void *y, void *where);
+tl_status tl_cpu_max_pool_backward(const tl_pooling *p, const void *dy, const void *where, void *dx);
+tl_status tl_cpu_avg_pool(const tl_pooling *p, const void *x, void *y);
+tl_status tl_cpu_avg_pool_backward(const tl_pooling *p, const void *dy, void *dx);
 tl_status tl_cpu_gemm(const tl_gemm *g);
 tl_status tl_cpu_update(int n, const tl_update *list);
 tl_status tl_cpu_conv_forward(const tl_convolution *c, const void *x, const void *w, const void *bias, void *y);
