@@ -87,8 +87,8 @@ local BatchNorm3d = variant("BatchNorm3d", 5, 5, "xDxHxW")
 -- Statistics over the batches of all ranks; with one rank there is nothing to exchange.
 local SyncBatchNorm = variant("SyncBatchNorm", 2, 8, "..")
 
---- Replaces every BatchNorm layer in a model by a SyncBatchNorm that has its parameters and buffers; returns the model (or
---- the new layer, when it is given a layer).
+--- Replaces every BatchNorm layer in a model by a SyncBatchNorm that has its parameters and buffers; returns the
+--- model (or the new layer, when it is given a layer).
 function SyncBatchNorm.convert_sync_batchnorm(m)
   if not registry.is_module(m) then base.fail("convert_sync_batchnorm: needs a module") end
   if m:is_a(BatchNorm) then return m:is_a(SyncBatchNorm) and m or setmetatable(m, SyncBatchNorm) end

@@ -6,7 +6,7 @@ local C, check, wrap, out, check_tensor = base.C, base.check, base.wrap, base.ou
 
 local function append(self, m, op)
   if not registry.is_module(m) then
-    base.fail(("%s: element %d must be a module, got %s"):format(op, #self + 1, base.is_tensor(m) and "a tensor" or type(m)))
+    base.fail(("%s: element %d must be a module, got %s"):format(op, #self + 1, base.kind(m)))
   end
   self[#self + 1] = m
   return self
@@ -14,8 +14,8 @@ end
 
 local Sequential = Module:extend("Sequential")
 
---- nn.Sequential(a, b, ...) calls one after the other; seq[1] is a, #seq the number, seq:add(m) appends. In the state dict
---- they are called 0, 1, ... as in PyTorch.
+--- nn.Sequential(a, b, ...) calls one after the other; seq[1] is a, #seq the number, seq:add(m) appends. In the state
+--- dict they are called 0, 1, ... as in PyTorch.
 function Sequential:init(...)
   for i = 1, select("#", ...) do append(self, (select(i, ...)), "Sequential") end
 end

@@ -4,7 +4,11 @@ local Module = require("tlua.nn.module").Module
 local support = require "tlua.nn.support"
 local C, check, wrap, out, check_tensor = base.C, base.check, base.wrap, base.out, base.check_tensor
 
-local defaults = { stride = 1, padding = 0, dilation = 1, groups = 1, bias = true, dtype = "float32", device = base.optional }
+-- stride, padding and dilation: one number, or one for each dim
+local sizes = base.optional
+local defaults = {
+  stride = sizes, padding = sizes, dilation = sizes, groups = 1, bias = true, dtype = "float32", device = base.optional,
+}
 
 -- padding="same" keeps the size: dilation * (kernel - 1) zeros in all, which must be even to go half on each side.
 local function padding_of(self, name, padding, n)
@@ -28,12 +32,13 @@ local function setup(self, in_channels, out_channels, kernel_size, o, n)
   self.in_channels = support.size(name, "in_channels", in_channels)
   self.out_channels = support.size(name, "out_channels", out_channels)
   self.kernel_size = support.sizes(name, "kernel_size", kernel_size, n)
-  self.stride = support.sizes(name, "stride", o.stride, n)
-  self.dilation = support.sizes(name, "dilation", o.dilation, n)
-  self.padding = padding_of(self, name, o.padding, n)
+  self.stride = support.sizes(name, "stride", o.stride or 1, n)
+  self.dilation = support.sizes(name, "dilation", o.dilation or 1, n)
+  self.padding = padding_of(self, name, o.padding or 0, n)
   self.groups = support.size(name, "groups", o.groups)
   if in_channels % self.groups ~= 0 or out_channels % self.groups ~= 0 then
-    base.fail(("%s: %d and %d channels cannot be divided into %d groups"):format(name, in_channels, out_channels, self.groups))
+    base.fail(("%s: %d and %d channels cannot be divided into %d groups"):format(name, in_channels, out_channels,
+      self.groups))
   end
   for _, key in ipairs { "stride", "padding", "dilation" } do rawset(self, "_" .. key, support.array(self[key])) end
 end
@@ -92,7 +97,8 @@ local function convolution(name, n)
     check_tensor(x, name, 1)
     local single = C.tl_ndim(x) == n + 1
     if single then x = as_batch(x) end
-    local status = C.tl_conv(x, self.weight, self.bias, n, self._stride, self._padding, self._dilation, self.groups, out)
+    local status = C.tl_conv(x, self.weight, self.bias, n, self._stride, self._padding, self._dilation, self.groups,
+      out)
     if status ~= 0 then reject(self, x, status, n) end
     local y = wrap(out[0])
     if single then return without_batch(y) end
@@ -109,12 +115,12 @@ local ConvTranspose2d = Module:extend("ConvTranspose2d")
 --- output_padding + 1, ..). weight (in, out/groups, KH, KW).
 function ConvTranspose2d:init(in_channels, out_channels, kernel_size, options)
   local o = base.options("ConvTranspose2d", options, {
-    stride = 1, padding = 0, output_padding = 0, dilation = 1, groups = 1, bias = true, dtype = "float32",
-    device = base.optional,
+    stride = sizes, padding = sizes, output_padding = sizes, dilation = sizes, groups = 1, bias = true,
+    dtype = "float32", device = base.optional,
   })
   if type(o.padding) == "string" then base.fail("ConvTranspose2d: option 'padding' must be a number or two") end
   setup(self, in_channels, out_channels, kernel_size, o, 2)
-  self.output_padding = support.sizes("ConvTranspose2d", "output_padding", o.output_padding, 2, 0)
+  self.output_padding = support.sizes("ConvTranspose2d", "output_padding", o.output_padding or 0, 2, 0)
   rawset(self, "_output_padding", support.array(self.output_padding))
   make_parameters(self, { in_channels, out_channels / self.groups, unpack(self.kernel_size) }, o)
 end

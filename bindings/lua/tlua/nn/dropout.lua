@@ -5,7 +5,8 @@ local C, check, wrap, out, check_tensor = base.C, base.check, base.wrap, base.ou
 
 local Dropout = Module:extend("Dropout")
 
---- In training each element becomes 0 with probability p (0.5), the others are scaled by 1/(1-p); in eval nothing happens.
+--- In training each element becomes 0 with probability p (0.5), the others are scaled by 1/(1-p); in eval nothing
+--- happens.
 function Dropout:init(p)
   if p == nil then p = 0.5 end
   if type(p) ~= "number" or not (p >= 0 and p <= 1) then

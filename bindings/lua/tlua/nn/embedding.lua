@@ -6,10 +6,11 @@ local C, check, wrap, out, check_tensor = base.C, base.check, base.wrap, base.ou
 
 local Embedding = Module:extend("Embedding")
 
---- A table of num_embeddings vectors, looked up by ids 0..num_embeddings-1: (..) -> (.., embedding_dim). weight N(0, 1);
---- the row padding_idx (an id; negative from the end) starts as zeros and gets no gradient.
+--- A table of num_embeddings vectors, looked up by ids 0..num_embeddings-1: (..) -> (.., embedding_dim). weight N(0,
+--- 1); the row padding_idx (an id; negative from the end) starts as zeros and gets no gradient.
 function Embedding:init(num_embeddings, embedding_dim, options)
-  local o = base.options("Embedding", options, { padding_idx = base.optional, dtype = "float32", device = base.optional })
+  local o = base.options("Embedding", options,
+    { padding_idx = base.optional, dtype = "float32", device = base.optional })
   self.num_embeddings = support.size("Embedding", "num_embeddings", num_embeddings)
   self.embedding_dim = support.size("Embedding", "embedding_dim", embedding_dim)
   local padding = o.padding_idx

@@ -5,6 +5,7 @@ local C, check, wrap, out, check_tensor = base.C, base.check, base.wrap, base.ou
 local position, options = base.position, base.options
 
 local F = {}
+local optional = base.optional
 
 local function check_optional(x, op, n)
   if x ~= nil then check_tensor(x, op, n) end
@@ -83,9 +84,9 @@ local function convolution(name, n)
     check_tensor(x, name, 1)
     check_tensor(weight, name, 2)
     check_optional(bias, name, 3)
-    local o = options(name, opts, { stride = 1, padding = 0, dilation = 1, groups = 1 })
-    local function sizes(key, lowest) return support.array(support.sizes(name, key, o[key], n, lowest)) end
-    check(C.tl_conv(x, weight, bias, n, sizes("stride"), sizes("padding", 0), sizes("dilation"),
+    local o = options(name, opts, { stride = optional, padding = optional, dilation = optional, groups = 1 })
+    local function sizes(key, default) return support.array(support.sizes(name, key, o[key] or default, n, default)) end
+    check(C.tl_conv(x, weight, bias, n, sizes("stride", 1), sizes("padding", 0), sizes("dilation", 1),
       support.size(name, "groups", o.groups), out))
     return wrap(out[0])
   end
@@ -101,30 +102,32 @@ function F.conv_transpose2d(x, weight, bias, opts)
   check_tensor(x, name, 1)
   check_tensor(weight, name, 2)
   check_optional(bias, name, 3)
-  local o = options(name, opts, { stride = 1, padding = 0, output_padding = 0, dilation = 1, groups = 1 })
-  local function sizes(key, lowest) return support.array(support.sizes(name, key, o[key], 2, lowest)) end
-  check(C.tl_conv_transpose2d(x, weight, bias, sizes("stride"), sizes("padding", 0), sizes("output_padding", 0),
-    sizes("dilation"), support.size(name, "groups", o.groups), out))
+  local o = options(name, opts, {
+    stride = optional, padding = optional, output_padding = optional, dilation = optional, groups = 1,
+  })
+  local function sizes(key, default) return support.array(support.sizes(name, key, o[key] or default, 2, default)) end
+  check(C.tl_conv_transpose2d(x, weight, bias, sizes("stride", 1), sizes("padding", 0), sizes("output_padding", 0),
+    sizes("dilation", 1), support.size(name, "groups", o.groups), out))
   return wrap(out[0])
 end
 
 function F.max_pool2d(x, kernel_size, opts)
   local name = "max_pool2d"
   check_tensor(x, name, 1)
-  local o = options(name, opts, { stride = base.optional, padding = 0, dilation = 1, ceil_mode = false })
+  local o = options(name, opts, { stride = optional, padding = optional, dilation = optional, ceil_mode = false })
   local function sizes(key, value, lowest) return support.array(support.sizes(name, key, value, 2, lowest)) end
   check(C.tl_max_pool2d(x, sizes("kernel_size", kernel_size), sizes("stride", o.stride or kernel_size),
-    sizes("padding", o.padding, 0), sizes("dilation", o.dilation), o.ceil_mode, out))
+    sizes("padding", o.padding or 0, 0), sizes("dilation", o.dilation or 1), o.ceil_mode, out))
   return wrap(out[0])
 end
 
 function F.avg_pool2d(x, kernel_size, opts)
   local name = "avg_pool2d"
   check_tensor(x, name, 1)
-  local o = options(name, opts, { stride = base.optional, padding = 0, ceil_mode = false, count_include_pad = true })
+  local o = options(name, opts, { stride = optional, padding = optional, ceil_mode = false, count_include_pad = true })
   local function sizes(key, value, lowest) return support.array(support.sizes(name, key, value, 2, lowest)) end
   check(C.tl_avg_pool2d(x, sizes("kernel_size", kernel_size), sizes("stride", o.stride or kernel_size),
-    sizes("padding", o.padding, 0), o.ceil_mode, o.count_include_pad, out))
+    sizes("padding", o.padding or 0, 0), o.ceil_mode, o.count_include_pad, out))
   return wrap(out[0])
 end
 
@@ -138,9 +141,9 @@ end
 --- x (N, C, ..); options running_mean, running_var, weight, bias (C), training (false), momentum (0.1), eps (1e-5).
 function F.batch_norm(x, opts)
   check_tensor(x, "batch_norm", 1)
-  local tensor = base.optional
   local o = options("batch_norm", opts, {
-    running_mean = tensor, running_var = tensor, weight = tensor, bias = tensor, training = false, momentum = 0.1, eps = 1e-5,
+    running_mean = optional, running_var = optional, weight = optional, bias = optional, training = false,
+    momentum = 0.1, eps = 1e-5,
   })
   check(C.tl_batch_norm(x, o.weight, o.bias, o.running_mean, o.running_var, o.training, o.momentum, o.eps, out))
   return wrap(out[0])
@@ -154,7 +157,7 @@ end
 --- Over the last dims, which have the sizes `shape`; options weight, bias, eps (1e-5).
 function F.layer_norm(x, shape, opts)
   check_tensor(x, "layer_norm", 1)
-  local o = options("layer_norm", opts, { weight = base.optional, bias = base.optional, eps = 1e-5 })
+  local o = options("layer_norm", opts, { weight = optional, bias = optional, eps = 1e-5 })
   local n, sizes = last_dims("layer_norm", shape)
   check(C.tl_layer_norm(x, n, sizes, o.weight, o.bias, o.eps, out))
   return wrap(out[0])
@@ -163,7 +166,7 @@ end
 --- Over the last dims, which have the sizes `shape`; options weight, eps (the machine epsilon of x's dtype).
 function F.rms_norm(x, shape, opts)
   check_tensor(x, "rms_norm", 1)
-  local o = options("rms_norm", opts, { weight = base.optional, eps = base.optional })
+  local o = options("rms_norm", opts, { weight = optional, eps = optional })
   local n, sizes = last_dims("rms_norm", shape)
   check(C.tl_rms_norm(x, n, sizes, o.weight, o.eps or support.epsilon(x), out))
   return wrap(out[0])
@@ -172,7 +175,7 @@ end
 --- x (N, C, ..); options weight, bias (C), eps (1e-5).
 function F.group_norm(x, num_groups, opts)
   check_tensor(x, "group_norm", 1)
-  local o = options("group_norm", opts, { weight = base.optional, bias = base.optional, eps = 1e-5 })
+  local o = options("group_norm", opts, { weight = optional, bias = optional, eps = 1e-5 })
   check(C.tl_group_norm(x, support.size("group_norm", "num_groups", num_groups), o.weight, o.bias, o.eps, out))
   return wrap(out[0])
 end
@@ -181,7 +184,7 @@ end
 function F.embedding(ids, weight, opts)
   check_tensor(ids, "embedding", 1)
   check_tensor(weight, "embedding", 2)
-  local o = options("embedding", opts, { padding_idx = base.optional })
+  local o = options("embedding", opts, { padding_idx = optional })
   check(C.tl_embedding(weight, ids, o.padding_idx or -1, out))
   return wrap(out[0])
 end
@@ -273,7 +276,7 @@ end
 function F.cross_entropy(x, target, opts)
   check_pair(x, target, "cross_entropy")
   local o = options("cross_entropy", opts,
-    { weight = base.optional, ignore_index = -100, label_smoothing = 0, reduction = "mean" })
+    { weight = optional, ignore_index = -100, label_smoothing = 0, reduction = "mean" })
   check(C.tl_cross_entropy(x, target, o.weight, o.ignore_index, o.label_smoothing,
     support.reduction("cross_entropy", o.reduction), out))
   return wrap(out[0])
@@ -281,14 +284,14 @@ end
 
 function F.nll_loss(x, target, opts)
   check_pair(x, target, "nll_loss")
-  local o = options("nll_loss", opts, { weight = base.optional, ignore_index = -100, reduction = "mean" })
+  local o = options("nll_loss", opts, { weight = optional, ignore_index = -100, reduction = "mean" })
   check(C.tl_nll_loss(x, target, o.weight, o.ignore_index, support.reduction("nll_loss", o.reduction), out))
   return wrap(out[0])
 end
 
 function F.binary_cross_entropy(x, target, opts)
   check_pair(x, target, "binary_cross_entropy")
-  local o = options("binary_cross_entropy", opts, { weight = base.optional, reduction = "mean" })
+  local o = options("binary_cross_entropy", opts, { weight = optional, reduction = "mean" })
   check(C.tl_bce_loss(x, target, o.weight, support.reduction("binary_cross_entropy", o.reduction), out))
   return wrap(out[0])
 end
@@ -296,7 +299,7 @@ end
 function F.binary_cross_entropy_with_logits(x, target, opts)
   local name = "binary_cross_entropy_with_logits"
   check_pair(x, target, name)
-  local o = options(name, opts, { weight = base.optional, pos_weight = base.optional, reduction = "mean" })
+  local o = options(name, opts, { weight = optional, pos_weight = optional, reduction = "mean" })
   check(C.tl_bce_with_logits_loss(x, target, o.weight, o.pos_weight, support.reduction(name, o.reduction), out))
   return wrap(out[0])
 end

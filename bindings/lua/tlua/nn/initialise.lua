@@ -1,5 +1,5 @@
--- initialise.lua: nn.init: fills for weights. Each changes its tensor in place, outside the tape, and returns it. Options
--- by PyTorch's names; `generator` is the source of random numbers where there are any.
+-- initialise.lua: nn.init: fills for weights. Each changes its tensor in place, outside the tape, and returns it.
+-- Options by PyTorch's names; `generator` is the source of random numbers where there are any.
 local base = require "tlua.base"
 local support = require "tlua.nn.support"
 local C, check, wrap, out, check_tensor = base.C, base.check, base.wrap, base.out, base.check_tensor
@@ -42,7 +42,7 @@ end
 
 function init.constant_(t, value)
   check_tensor(t, "constant_", 1)
-  if type(value) ~= "number" then base.fail("constant_: argument 2 must be a number, got " .. type(value)) end
+  base.check_number(value, "constant_", "the value")
   return fill(t, value)
 end
 

@@ -7,7 +7,7 @@ local reduction = support.reduction
 
 local function tensor_option(op, name, value)
   if value ~= nil and not base.is_tensor(value) then
-    base.fail(("%s: option '%s' must be a tensor, got %s"):format(op, name, type(value)))
+    base.fail(("%s: option '%s' must be a tensor, got %s"):format(op, name, base.kind(value)))
   end
   return value
 end
@@ -73,8 +73,8 @@ end
 HuberLoss.extra_repr = reduction_repr
 
 local CrossEntropyLoss = Module:extend("CrossEntropyLoss")
---- Logits (N, C, ..) or (C) against labels 0..C-1 (N, ..), or against probabilities of the logits' shape. Options weight
---- (C), ignore_index (-100), label_smoothing (0), reduction.
+--- Logits (N, C, ..) or (C) against labels 0..C-1 (N, ..), or against probabilities of the logits' shape. Options
+--- weight (C), ignore_index (-100), label_smoothing (0), reduction.
 function CrossEntropyLoss:init(options)
   local o = base.options("CrossEntropyLoss", options,
     { weight = base.optional, ignore_index = -100, label_smoothing = 0, reduction = "mean" })

@@ -22,13 +22,14 @@ end
 --- A new class of modules below this one: local Net = nn.Module:extend("Net"), then Net:init(...), Net:forward(...).
 --- Net(...) makes one: init need not call the parent's init unless the parent has one of its own.
 function Module:extend(name)
-  if type(name) ~= "string" then base.fail("Module:extend: a class needs a name (a string), got " .. type(name)) end
+  if type(name) ~= "string" then base.fail("extend: a class needs a name (a string), got " .. base.kind(name)) end
   local class = {
-    _name = name, __index = false, __newindex = registry.assign, __call = self.__call, __tostring = self.__tostring,
+    _name = name, __newindex = registry.assign, __call = self.__call, __tostring = self.__tostring,
   }
   class.__index = class
   registry.add_class(class)
-  return setmetatable(class, { __index = self, __call = construct, __tostring = function() return "class " .. name end })
+  local function describe() return "class " .. name end
+  return setmetatable(class, { __index = self, __call = construct, __tostring = describe })
 end
 
 function Module:init() end
@@ -74,7 +75,7 @@ function Module:__call(...)
 end
 
 local function register_hook(self, op, place, f)
-  if type(f) ~= "function" then base.fail(("%s: a hook is a function, got %s"):format(op, type(f))) end
+  if type(f) ~= "function" then base.fail(("%s: a hook is a function, got %s"):format(op, base.kind(f))) end
   local hooks = self._hooks or { before = {}, after = {} }
   self._hooks = hooks
   local list = hooks[place]
@@ -185,8 +186,8 @@ function Module:named_children() return iterator(own_modules(self)) end
 function Module:state_dict() return state.state_dict(self) end
 
 --- Copies a state dict's values into the parameters and buffers. With strict (the default) missing and unexpected keys
---- are errors; a wrong shape always is. Nothing is copied when there is an error. Returns the missing and the unexpected
---- keys: two lists.
+--- are errors; a wrong shape always is. Nothing is copied when there is an error. Returns the missing and the
+--- unexpected keys: two lists.
 function Module:load_state_dict(dict, options) return state.load_state_dict(self, dict, options) end
 
 --- A deep copy: own parameters, buffers, children; shared parameters stay shared among the copies; hooks come along.
@@ -204,7 +205,7 @@ end
 --- Training mode (the default) on or off: BatchNorm and Dropout behave differently. Returns the module.
 function Module:train(on)
   if on == nil then on = true end
-  if type(on) ~= "boolean" then base.fail("train: the mode is true or false, got " .. type(on)) end
+  if type(on) ~= "boolean" then base.fail("train: the mode is true or false, got " .. base.kind(on)) end
   registry.each_module(self, function(_, m) m.training = on end)
   return self
 end
@@ -238,12 +239,15 @@ local function convert(t, dtype, device)
   check(C.tl_set_data(t, moved))
 end
 
---- Moves all parameters and buffers: model:to("cuda"), model:to("float64"), model:to("cuda:1", "float16"). Only floating
---- tensors change dtype. The tensors stay the same objects (their gradients move along), so optimizers that hold them keep
---- working; make the optimizer after the move all the same, its own state does not follow. Returns the module.
+--- Moves all parameters and buffers: model:to("cuda"), model:to("float64"), model:to("cuda:1", "float16"). Only
+--- floating tensors change dtype. The tensors stay the same objects (their gradients move along), so optimizers that
+--- hold them keep working; make the optimizer after the move all the same, its own state does not follow. Returns the
+--- module.
 function Module:to(first, second)
   local dtype, device = support.destination("to", first, second)
-  if dtype and dtype > C.TL_FLOAT64 then base.fail("to: a module can only become a floating dtype, got " .. tostring(first)) end
+  if dtype and dtype > C.TL_FLOAT64 then
+    base.fail("to: a module can only become a floating dtype, got " .. base.dtype_names[dtype])
+  end
   for _, kind in ipairs { "parameter", "buffer" } do
     for _, t in ipairs(list_of(self, kind)) do convert(t, dtype, device) end
   end

@@ -28,8 +28,8 @@ end
 
 local LayerNorm = Module:extend("LayerNorm")
 
---- (x - mean) / sqrt(var + eps) * weight + bias over the last dims, which have the sizes normalized_shape (a number or a
---- list). Ba, Kiros & Hinton 2016.
+--- (x - mean) / sqrt(var + eps) * weight + bias over the last dims, which have the sizes normalized_shape (a number
+--- or a list). Ba, Kiros & Hinton 2016.
 function LayerNorm:init(shape, options)
   local o = base.options("LayerNorm", options,
     { eps = 1e-5, elementwise_affine = true, bias = true, dtype = "float32", device = base.optional })
@@ -39,7 +39,8 @@ function LayerNorm:init(shape, options)
   local dtype, device = support.placement("LayerNorm", o)
   local affine = o.elementwise_affine
   self:register_parameter("weight", affine and support.constant(self.normalized_shape, 1, dtype, device) or nil)
-  self:register_parameter("bias", affine and o.bias and support.constant(self.normalized_shape, 0, dtype, device) or nil)
+  self:register_parameter("bias",
+    affine and o.bias and support.constant(self.normalized_shape, 0, dtype, device) or nil)
 end
 
 function LayerNorm:forward(x)
@@ -60,7 +61,7 @@ local RMSNorm = Module:extend("RMSNorm")
 function RMSNorm:init(shape, options)
   local o = base.options("RMSNorm", options,
     { eps = base.optional, elementwise_affine = true, dtype = "float32", device = base.optional })
-  if o.eps ~= nil and type(o.eps) ~= "number" then base.fail("RMSNorm: option 'eps' must be a number, got " .. type(o.eps)) end
+  if o.eps ~= nil then base.check_number(o.eps, "RMSNorm", "option 'eps'") end
   self.normalized_shape = normalized_shape("RMSNorm", shape)
   self.eps, self.elementwise_affine = o.eps, o.elementwise_affine
   rawset(self, "_shape", support.array(self.normalized_shape))

@@ -24,25 +24,29 @@ local function geometry(self, kernel_size, o)
   local name = self._name
   self.kernel_size = support.sizes(name, "kernel_size", kernel_size, 2)
   self.stride = support.sizes(name, "stride", o.stride or kernel_size, 2)
-  self.padding = support.sizes(name, "padding", o.padding, 2, 0)
+  self.padding = support.sizes(name, "padding", o.padding or 0, 2, 0)
   self.ceil_mode = o.ceil_mode
   for _, key in ipairs { "kernel_size", "stride", "padding" } do rawset(self, "_" .. key, support.array(self[key])) end
 end
 
 local function spell(self)
   local text = "kernel_size=" .. support.spell(self.kernel_size)
-  if support.spell(self.stride) ~= support.spell(self.kernel_size) then text = text .. ", stride=" .. support.spell(self.stride) end
-  if support.spell(self.padding) ~= "0" then text = text .. ", padding=" .. support.spell(self.padding) end
+  local stride, padding = support.spell(self.stride), support.spell(self.padding)
+  if stride ~= support.spell(self.kernel_size) then text = text .. ", stride=" .. stride end
+  if padding ~= "0" then text = text .. ", padding=" .. padding end
   return text .. (self.ceil_mode and ", ceil_mode=true" or "")
 end
 
 local MaxPool2d = Module:extend("MaxPool2d")
 
---- The largest value under a kernel_size window that moves by stride (kernel_size unless given); padding counts as -inf.
+--- The largest value under a kernel_size window that moves by stride (kernel_size unless given); padding counts as
+--- -inf.
 function MaxPool2d:init(kernel_size, options)
-  local o = base.options("MaxPool2d", options, { stride = base.optional, padding = 0, dilation = 1, ceil_mode = false })
+  local o = base.options("MaxPool2d", options, {
+    stride = base.optional, padding = base.optional, dilation = base.optional, ceil_mode = false,
+  })
   geometry(self, kernel_size, o)
-  self.dilation = support.sizes("MaxPool2d", "dilation", o.dilation, 2)
+  self.dilation = support.sizes("MaxPool2d", "dilation", o.dilation or 1, 2)
   rawset(self, "_dilation", support.array(self.dilation))
 end
 
@@ -62,7 +66,7 @@ local AvgPool2d = Module:extend("AvgPool2d")
 --- The mean under a kernel_size window; count_include_pad=false leaves the padding out of the count.
 function AvgPool2d:init(kernel_size, options)
   local o = base.options("AvgPool2d", options,
-    { stride = base.optional, padding = 0, ceil_mode = false, count_include_pad = true })
+    { stride = base.optional, padding = base.optional, ceil_mode = false, count_include_pad = true })
   geometry(self, kernel_size, o)
   self.count_include_pad = o.count_include_pad
 end

@@ -1,12 +1,12 @@
 -- registry.lua: what a module owns, in the order of assignment.
 --
 -- A module is a plain table: its children, parameters and buffers are ordinary fields, so that reading self.fc1 is one
--- table access. Beside them it keeps two hidden tables: _names, the order in which fields were first assigned, and _kinds,
--- what a tensor field is ("parameter" or "buffer"). What a field holds is looked up when it is asked for, so fields may be
--- assigned anew at any time. A field with an integer name i is called i - 1, as PyTorch calls it.
+-- table access. Beside them it keeps two hidden tables: _names, the order in which fields were first assigned, and
+-- _kinds, what a tensor field is ("parameter" or "buffer"). What a field holds is looked up when it is asked for, so
+-- fields may be assigned anew at any time. A field with an integer name i is called i - 1, as PyTorch calls it.
 --
--- Lua stores the values of `self.a, self.b = A(), B()` from right to left. Modules and parameters therefore carry serial
--- numbers: what one line of code assigns is put in the order of creation.
+-- Lua stores the values of `self.a, self.b = A(), B()` from right to left. Modules and parameters therefore carry
+-- serial numbers: what one line of code assigns is put in the order of creation.
 local base = require "tlua.base"
 local C, is_tensor, address = base.C, base.is_tensor, base.address
 local rawget, rawset, type, getmetatable = rawget, rawset, type, getmetatable
@@ -51,12 +51,13 @@ end
 
 local function serial_of(value) return is_module(value) and value._serial or serials[value] end
 
--- Where a new field belongs in the order: at the end, but before what the same statement assigned and was made later. One
--- statement's values are made before the first of them is stored, and stored by one line of code.
+-- Where a new field belongs in the order: at the end, but before what the same statement assigned and was made later.
+-- One statement's values are made before the first of them is stored, and stored by one line of code.
 local function place(m, value, site)
   local names, statement = m._names, m._statement
   if not statement or statement.site ~= site or statement.created ~= created then
-    statement = { site = site, created = created, before = statement and statement.created or m._serial, first = #names + 1 }
+    local before = statement and statement.created or m._serial
+    statement = { site = site, created = created, before = before, first = #names + 1 }
     rawset(m, "_statement", statement)
   end
   local at, serial = #names + 1, serial_of(value)
@@ -104,7 +105,7 @@ end
 function registry.register(m, op, name, value, kind)
   check_name(m, name)
   if value ~= nil and not is_tensor(value) then
-    base.fail(("%s: '%s' must be a tensor or nil, got %s"):format(op, name, type(value)))
+    base.fail(("%s: '%s' must be a tensor or nil, got %s"):format(op, name, base.kind(value)))
   end
   if rawget(m, name) ~= nil and m._kinds[name] ~= kind then
     base.fail(("%s: %s has a field '%s' already"):format(op, m:label(), name))

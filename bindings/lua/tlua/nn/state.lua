@@ -28,7 +28,7 @@ local function quoted(names) return "'" .. table.concat(names, "', '") .. "'" en
 
 function state.load_state_dict(m, dict, options)
   local o = base.options("load_state_dict", options, { strict = true })
-  if type(dict) ~= "table" then base.fail("load_state_dict: a state dict is a table, got " .. type(dict)) end
+  if type(dict) ~= "table" then base.fail("load_state_dict: a state dict is a table, got " .. base.kind(dict)) end
   local known, targets, sources, missing, unexpected, faults = {}, {}, {}, {}, {}, {}
   registry.each_state(m, function(key, t)
     known[key] = true
@@ -36,9 +36,10 @@ function state.load_state_dict(m, dict, options)
     if value == nil then
       missing[#missing + 1] = key
     elseif not base.is_tensor(value) then
-      faults[#faults + 1] = ("'%s' must be a tensor, got %s"):format(key, type(value))
+      faults[#faults + 1] = ("'%s' must be a tensor, got %s"):format(key, base.kind(value))
     elseif not same_shape(t, value) then
-      faults[#faults + 1] = ("'%s' is %s here and %s in the state dict"):format(key, support.shape(t), support.shape(value))
+      faults[#faults + 1] = ("'%s' is %s here and %s in the state dict"):format(key, support.shape(t),
+        support.shape(value))
     else
       targets[#targets + 1], sources[#sources + 1] = t, value
     end
@@ -88,8 +89,8 @@ local function add_lines(m, indent, head, lines)
   local children = {}
   registry.each_own(m, "module", function(name, child) children[#children + 1] = { name, child } end)
   local own = own_count(m)
-  local line = { text = indent .. head .. (#children == 0 and m:label() or m._name .. "(" .. m:extra_repr()), own = own }
-  lines[#lines + 1] = line
+  local text = #children == 0 and m:label() or m._name .. "(" .. m:extra_repr()
+  lines[#lines + 1] = { text = indent .. head .. text, own = own }
   if #children == 0 then return end
   for _, entry in ipairs(children) do add_lines(entry[2], indent .. "  ", "(" .. entry[1] .. "): ", lines) end
   lines[#lines + 1] = { text = indent .. ")", own = 0 }

@@ -90,7 +90,9 @@ function support.uniform(shape, bound, dtype, device)
 end
 
 --- A parameter whose elements are all `value`.
-function support.constant(shape, value, dtype, device) return as_parameter(support.full(shape, value, dtype, device)) end
+function support.constant(shape, value, dtype, device)
+  return as_parameter(support.full(shape, value, dtype, device))
+end
 
 --- A layer's C call failed: says what the layer expected of its input if that is what was wrong, else what C said.
 --- `expected` describes the input's shape, `fits` is whether x has it.

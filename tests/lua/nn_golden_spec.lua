@@ -1,0 +1,94 @@
+-- Every layer and loss against PyTorch: outputs, gradients of inputs and parameters, buffers (tests/golden/nn.py).
+local tl = require "tlua"
+local here = debug.getinfo(1, "S").source:match("^@(.*)lua/[^/]*$")
+package.path = here .. "golden/?.lua;" .. package.path
+local numbers = require "numbers"
+
+local environment = { nn = tl.nn, W3 = numbers.tensor({ 3 }, 7, { dtype = "float64" }):abs() }
+
+-- In float64 every digit of the files counts; in float32 its own precision does.
+local precisions = {
+  float64 = { rtol = 2e-6, atol = 2e-7 },
+  float32 = { rtol = 2e-4, atol = 2e-5 },
+}
+
+local function make(source) return setfenv(assert(loadstring("return " .. source)), environment)() end
+
+local function same(what, dtype, expected, t)
+  assert.are.same(expected[1], t.shape, what)
+  local p = precisions[dtype]
+  local wanted = numbers.shaped(expected[1], expected[2], { dtype = "float64" })
+  if not t:double():allclose(wanted, p) then
+    error(("%s in %s:\n%s\nPyTorch has\n%s"):format(what, dtype, tostring(t), tostring(wanted)))
+  end
+end
+
+local function check_layer(case, dtype)
+  local layer = make(case.lua):to(dtype)
+  local parameters = layer:parameters()
+  for i, p in ipairs(parameters) do
+    tl.no_grad(function() p:copy_(numbers.tensor(p.shape, 9 + i)) end)
+  end
+  local x
+  if case.ids then
+    x = tl.tensor({ { 0, 1, 4 }, { 1, 2, 1 } }, { dtype = "int64" })
+  else
+    x = numbers.tensor(case.x, 1, { dtype = dtype }):requires_grad_()
+  end
+  local y = layer(x)
+  same("output", dtype, case.y, y)
+  assert.equal(dtype, y.dtype)
+  y:backward(numbers.tensor(y.shape, 2, { dtype = dtype }))
+  if case.gx then same("gradient of the input", dtype, case.gx, x.grad) end
+  assert.equal(#case.gp, #parameters)
+  for i, p in ipairs(parameters) do same("gradient of parameter " .. i, dtype, case.gp[i], p.grad) end
+  local buffers = layer:buffers()
+  assert.equal(#case.buffers, #buffers)
+  for i, b in ipairs(buffers) do same("buffer " .. i, dtype, case.buffers[i], b) end
+end
+
+describe("layers as PyTorch has them:", function()
+  for _, case in ipairs(require "nn_layers") do
+    it(case.lua, function()
+      check_layer(case, "float64")
+      check_layer(case, "float32")
+    end)
+  end
+end)
+
+local function unit(shape, seed) return (numbers.tensor(shape, seed, { dtype = "float64" }) + 1.05) / 2.1 end
+
+local function labels(shape, ignored)
+  local list, n = {}, shape[1] * (shape[3] or 1)
+  for i = 0, n - 1 do list[i + 1] = (i * 2 + 1) % shape[2] end
+  if ignored then list[2] = -100 end
+  return numbers.shaped({ shape[1], shape[3] }, list, { dtype = "int64" })
+end
+
+local function value_of(kind, shape, seed)
+  if kind == "real" then return numbers.tensor(shape, seed, { dtype = "float64" }) end
+  if kind == "unit" then return unit(shape, seed) end
+  if kind == "logp" then return unit(shape, seed):log() end
+  if kind == "label" then return tl.tensor(1, { dtype = "int64" }) end
+  return labels(shape, kind == "ignored")
+end
+
+local function check_loss(case, dtype)
+  local loss = make(case.lua):to(dtype)
+  local x = value_of(case.kind, case.x, 1):to(dtype):requires_grad_()
+  local target = value_of(case.target, case.x, 3)
+  if target.dtype == "float64" then target = target:to(dtype) end
+  local y = loss(x, target)
+  same("loss", dtype, case.y, y)
+  y:backward(#y.shape > 0 and numbers.tensor(y.shape, 2, { dtype = dtype }) or nil)
+  same("gradient", dtype, case.gx, x.grad)
+end
+
+describe("losses as PyTorch has them:", function()
+  for _, case in ipairs(require "nn_losses") do
+    it(("%s of %s, %s"):format(case.lua, case.kind, case.target), function()
+      check_loss(case, "float64")
+      check_loss(case, "float32")
+    end)
+  end
+end)
