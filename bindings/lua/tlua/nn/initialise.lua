@@ -167,7 +167,7 @@ end
 
 local function erfinv(x)
   local w = -((1 - x * x):log())
-  local y = (w:lt(5)):where(polynomial(central, w - 2.5), polynomial(tail, w:sqrt() - 3)) * x
+  local y = base.tl.where(w:lt(5), polynomial(central, w - 2.5), polynomial(tail, w:sqrt() - 3)) * x
   for _ = 1, 2 do y = y - (y:erf() - x) / ((-(y * y)):exp() * (2 / math.sqrt(math.pi))) end
   return y
 end
