@@ -1,0 +1,173 @@
+-- nn.lua: what the REPL's ?name shows of tl.nn: pure data.
+return {
+  ["tl.nn"] = [[
+Modules, losses, their functional forms (nn.functional, also tl.F), fills for weights (nn.init) and utilities
+(nn.utils). Names, options and defaults are PyTorch's; dims count from 1, labels and ids from 0.]],
+
+  ["tl.nn.Module"] = [[
+local Net = nn.Module:extend("Net"); function Net:init(...) ... end; function Net:forward(x) ... end
+Net(...) makes one, model(x) calls forward. A module, an nn.Parameter or any leaf tensor that requires gradients is
+registered when it is assigned to a field; other tensors need register_buffer. Methods: parameters, named_parameters,
+buffers, named_buffers, modules, named_modules, children, named_children, state_dict, load_state_dict, train, eval, to,
+zero_grad, apply, clone, requires_grad_, register_buffer, register_parameter, register_forward_pre_hook,
+register_forward_hook, is_a. print(model) draws the tree.]],
+  ["tl.nn.Module.extend"] = [[
+Class:extend(name): a new class below Class. Its init(...) gets the constructor's arguments.]],
+  ["tl.nn.Module.parameters"] = [[
+m:parameters(): list of the parameters of m and everything below it, each once, in registration order.]],
+  ["tl.nn.Module.named_parameters"] = [[
+for name, p in m:named_parameters() do ... end: names as PyTorch's, e.g. "fc1.weight".]],
+  ["tl.nn.Module.buffers"] = [[
+m:buffers(): list of the tensors that are state but not trained, e.g. BatchNorm's running_mean.]],
+  ["tl.nn.Module.named_buffers"] = "for name, b in m:named_buffers() do ... end",
+  ["tl.nn.Module.modules"] = "m:modules(): list of m and every module below it, each once, parents first.",
+  ["tl.nn.Module.named_modules"] = "for name, module in m:named_modules() do ... end; m's own name is \"\".",
+  ["tl.nn.Module.children"] = "m:children(): list of the modules that are fields of m.",
+  ["tl.nn.Module.named_children"] = "for name, child in m:named_children() do ... end",
+  ["tl.nn.Module.state_dict"] = [[
+m:state_dict(): table name -> tensor of all parameters and persistent buffers, with PyTorch's names. The tensors share
+memory with m. Saved by tl.save(path, m:state_dict()).]],
+  ["tl.nn.Module.load_state_dict"] = [[
+m:load_state_dict(dict, {strict=true}): copies values in place; returns the lists of missing and unexpected keys.
+Errors, before anything is copied: missing or unexpected keys (strict), a wrong shape, a value that is no tensor.]],
+  ["tl.nn.Module.train"] = "m:train(on): training mode (default) or not, for m and everything below it. Returns m.",
+  ["tl.nn.Module.eval"] = "m:eval(): m:train(false): BatchNorm uses its running statistics, Dropout does nothing.",
+  ["tl.nn.Module.to"] = [[
+m:to("cuda"), m:to("float64"), m:to("cuda:1", "float16"): moves parameters and buffers; only floating ones change dtype.
+The tensors stay the same objects, so lists of them and optimizers keep working. Returns m.]],
+  ["tl.nn.Module.zero_grad"] = "m:zero_grad({set_to_none=true}): clears the gradients of all parameters.",
+  ["tl.nn.Module.apply"] = "m:apply(f): f(module) for everything below m, then for m. Returns m.",
+  ["tl.nn.Module.clone"] = [[
+m:clone(): a deep copy with its own parameters, buffers and hooks; what is shared inside stays shared.]],
+  ["tl.nn.Module.requires_grad_"] = "m:requires_grad_(on): unfreezes (default) or freezes all parameters. Returns m.",
+  ["tl.nn.Module.register_buffer"] = [[
+m:register_buffer(name, tensor or nil, {persistent=true}): state that is not trained; persistent=false keeps it out of
+the state dict.]],
+  ["tl.nn.Module.register_parameter"] = [[
+m:register_parameter(name, tensor or nil): a parameter, whether it requires gradients or not.]],
+  ["tl.nn.Module.register_forward_pre_hook"] = [[
+m:register_forward_pre_hook(f): f(module, inputs) before forward, inputs being the list of arguments; what it returns
+replaces them. Returns a handle; handle:remove() takes the hook away.]],
+  ["tl.nn.Module.register_forward_hook"] = [[
+m:register_forward_hook(f): f(module, inputs, output) after forward; what it returns replaces the output.]],
+  ["tl.nn.Module.is_a"] = "m:is_a(Class): is m of this class or of one below it?",
+  ["tl.nn.Parameter"] = [[
+nn.Parameter(tensor): marks it as trainable (it requires gradients then); a computed tensor is detached first.]],
+  ["tl.nn.is_module"] = "nn.is_module(x): is x a module?",
+
+  ["tl.nn.Linear"] = [[
+nn.Linear(in_features, out_features, {bias=true, dtype=, device=})
+y = x W^T + b: (.., in_features) -> (.., out_features). weight (out, in) and bias (out) are U(+-1/sqrt(in)).]],
+  ["tl.nn.Conv1d"] = [[
+nn.Conv1d(in_channels, out_channels, kernel_size, {stride=1, padding=0, dilation=1, groups=1, bias=true})
+(N, in, L) or (in, L) -> (N, out, L'); weight (out, in/groups, K). padding may be "same" or "valid".]],
+  ["tl.nn.Conv2d"] = [[
+nn.Conv2d(in_channels, out_channels, kernel_size, {stride=1, padding=0, dilation=1, groups=1, bias=true})
+(N, in, H, W) or (in, H, W) -> (N, out, H', W'); H' = (H + 2*padding - dilation*(kernel-1) - 1) // stride + 1. Sizes are
+one number or {height, width}. weight (out, in/groups, KH, KW). padding may be "same" or "valid".]],
+  ["tl.nn.ConvTranspose2d"] = [[
+nn.ConvTranspose2d(in_channels, out_channels, kernel_size, {stride=1, padding=0, output_padding=0, dilation=1, groups=1,
+bias=true}): the gradient of Conv2d as a layer. H' = (H-1)*stride - 2*padding + dilation*(kernel-1) + output_padding + 1;
+weight (in, out/groups, KH, KW).]],
+  ["tl.nn.BatchNorm1d"] = [[
+nn.BatchNorm1d(num_features, {eps=1e-5, momentum=0.1, affine=true, track_running_stats=true}): (N, C) or (N, C, L)
+Normalises each channel over the batch, in eval by the running statistics. momentum=false: plain average of all batches.
+One value per channel in training is an error. Ioffe & Szegedy 2015.]],
+  ["tl.nn.BatchNorm2d"] = "nn.BatchNorm2d(num_features, options): (N, C, H, W). Options as BatchNorm1d's.",
+  ["tl.nn.BatchNorm3d"] = "nn.BatchNorm3d(num_features, options): (N, C, D, H, W). Options as BatchNorm1d's.",
+  ["tl.nn.SyncBatchNorm"] = [[
+nn.SyncBatchNorm(num_features, options): batch normalisation over the batches of all ranks; (N, C, ..).
+nn.SyncBatchNorm.convert_sync_batchnorm(model) turns every BatchNorm in a model into one.]],
+  ["tl.nn.LayerNorm"] = [[
+nn.LayerNorm(normalized_shape, {eps=1e-5, elementwise_affine=true, bias=true}): over the last dims, whose sizes
+normalized_shape gives (a number or a list). Ba, Kiros & Hinton 2016.]],
+  ["tl.nn.GroupNorm"] = "nn.GroupNorm(num_groups, num_channels, {eps=1e-5, affine=true}): (N, C, ..). Wu & He 2018.",
+  ["tl.nn.RMSNorm"] = [[
+nn.RMSNorm(normalized_shape, {eps=, elementwise_affine=true}): x / sqrt(mean(x^2) + eps) * weight over the last dims;
+eps is the dtype's machine epsilon unless given. Zhang & Sennrich 2019.]],
+  ["tl.nn.Embedding"] = [[
+nn.Embedding(num_embeddings, embedding_dim, {padding_idx=}): ids 0..num_embeddings-1 (..) -> (.., embedding_dim).
+weight N(0, 1). Row padding_idx (an id) is zero at first and gets no gradient.]],
+  ["tl.nn.Dropout"] = [[
+nn.Dropout(p): in training each element is 0 with probability p (0.5), the others are scaled by 1/(1-p).
+Srivastava et al. 2014.]],
+  ["tl.nn.MaxPool2d"] = "nn.MaxPool2d(kernel_size, {stride=kernel_size, padding=0, dilation=1, ceil_mode=false})",
+  ["tl.nn.AvgPool2d"] = [[
+nn.AvgPool2d(kernel_size, {stride=kernel_size, padding=0, ceil_mode=false, count_include_pad=true})]],
+  ["tl.nn.AdaptiveAvgPool2d"] = "nn.AdaptiveAvgPool2d(size or {H, W}): means over windows that give that size.",
+  ["tl.nn.Flatten"] = "nn.Flatten(first, last): makes dims first (2) to last (-1) one: (N, C, H, W) -> (N, C*H*W).",
+  ["tl.nn.Identity"] = "nn.Identity(): gives back its input.",
+  ["tl.nn.Sequential"] = [[
+nn.Sequential(a, b, ...): calls one after the other. seq[1] is a, #seq their number, seq:add(m) appends. In the state
+dict they are called 0, 1, ...]],
+  ["tl.nn.ModuleList"] = "nn.ModuleList{a, b, ...}: a list whose modules are registered; list[i], #list, list:add(m).",
+  ["tl.nn.ReLU"] = "nn.ReLU{inplace=false}: max(x, 0)",
+  ["tl.nn.GELU"] = [[
+nn.GELU{approximate="none"}: x Phi(x); "tanh" is GPT-2's approximation. Hendrycks & Gimpel 2016.]],
+  ["tl.nn.SiLU"] = "nn.SiLU{inplace=false}: x sigmoid(x)",
+  ["tl.nn.Tanh"] = "nn.Tanh()",
+  ["tl.nn.Sigmoid"] = "nn.Sigmoid(): 1 / (1 + exp(-x))",
+  ["tl.nn.LeakyReLU"] = "nn.LeakyReLU{negative_slope=0.01}",
+  ["tl.nn.ELU"] = "nn.ELU{alpha=1}: x where positive, alpha (exp(x) - 1) elsewhere.",
+  ["tl.nn.Softmax"] = "nn.Softmax(dim): exp(x) / sum of exp(x) along dim; a row of -inf gives zeros.",
+  ["tl.nn.LogSoftmax"] = "nn.LogSoftmax(dim): log of softmax, without overflow.",
+
+  ["tl.nn.MSELoss"] = "nn.MSELoss{reduction=\"mean\"}: (input - target)^2; reduction \"mean\", \"sum\" or \"none\".",
+  ["tl.nn.L1Loss"] = "nn.L1Loss{reduction=\"mean\"}: |input - target|",
+  ["tl.nn.SmoothL1Loss"] = [[
+nn.SmoothL1Loss{beta=1, reduction="mean"}: 0.5 d^2/beta where |d| < beta, |d| - 0.5 beta elsewhere.]],
+  ["tl.nn.HuberLoss"] = [[
+nn.HuberLoss{delta=1, reduction="mean"}: 0.5 d^2 where |d| <= delta, delta (|d| - 0.5 delta) elsewhere.]],
+  ["tl.nn.CrossEntropyLoss"] = [[
+nn.CrossEntropyLoss{weight=, ignore_index=-100, label_smoothing=0, reduction="mean"}
+Logits (N, C, ..) or (C) against int64 labels 0..C-1 (N, ..), or probabilities of the logits' shape. The mean divides
+by the sum of the counted targets' weights; when all are ignored it is 0. A label out of range is an error that names
+the label and its row.]],
+  ["tl.nn.NLLLoss"] = [[
+nn.NLLLoss{weight=, ignore_index=-100, reduction="mean"}: log-probabilities (N, C, ..) against int64 labels (N, ..).]],
+  ["tl.nn.BCELoss"] = "nn.BCELoss{weight=, reduction=\"mean\"}: probabilities against targets in 0..1.",
+  ["tl.nn.BCEWithLogitsLoss"] = [[
+nn.BCEWithLogitsLoss{weight=, pos_weight=, reduction="mean"}: logits against targets in 0..1.]],
+  ["tl.nn.KLDivLoss"] = [[
+nn.KLDivLoss{reduction="mean", log_target=false}: target (log target - input), the input being log-probabilities;
+reduction "batchmean" gives the divergence proper.]],
+
+  ["tl.F"] = [[
+nn.functional: linear conv1d conv2d conv_transpose2d max_pool2d avg_pool2d adaptive_avg_pool2d batch_norm layer_norm
+rms_norm group_norm embedding dropout one_hot normalize cosine_similarity; relu gelu silu tanh sigmoid mish softsign
+softplus logsigmoid leaky_relu elu softmax log_softmax; mse_loss l1_loss smooth_l1_loss huber_loss cross_entropy
+nll_loss binary_cross_entropy binary_cross_entropy_with_logits kl_div. Tensors first, then one table of options.]],
+  ["tl.F.linear"] = "F.linear(x, weight, bias or nil): x (.., in), weight (out, in) -> (.., out)",
+  ["tl.F.conv2d"] = "F.conv2d(x, weight, bias or nil, {stride=1, padding=0, dilation=1, groups=1})",
+  ["tl.F.batch_norm"] = [[
+F.batch_norm(x, {running_mean=, running_var=, weight=, bias=, training=false, momentum=0.1, eps=1e-5})]],
+  ["tl.F.layer_norm"] = "F.layer_norm(x, normalized_shape, {weight=, bias=, eps=1e-5})",
+  ["tl.F.dropout"] = "F.dropout(x, {p=0.5, training=true})",
+  ["tl.F.embedding"] = "F.embedding(ids, weight, {padding_idx=})",
+  ["tl.F.normalize"] = "F.normalize(x, {p=2, dim=2, eps=1e-12}): x / max(norm along dim, eps)",
+  ["tl.F.cosine_similarity"] = "F.cosine_similarity(a, b, {dim=2, eps=1e-8})",
+  ["tl.F.one_hot"] = "F.one_hot(ids, classes): int64 (.., classes); without classes the largest id + 1.",
+  ["tl.F.cross_entropy"] = [[
+F.cross_entropy(logits, target, {weight=, ignore_index=-100, label_smoothing=0, reduction="mean"})]],
+  ["tl.F.mse_loss"] = "F.mse_loss(x, target, {reduction=\"mean\"})",
+
+  ["tl.nn.init"] = [[
+Fills for weights, in place and outside the tape; each returns its tensor: uniform_ normal_ constant_ zeros_ ones_ eye_
+xavier_uniform_ xavier_normal_ kaiming_uniform_ kaiming_normal_ trunc_normal_ orthogonal_, and calculate_gain.]],
+  ["tl.nn.init.uniform_"] = "init.uniform_(t, {a=0, b=1, generator=}): uniform in [a, b)",
+  ["tl.nn.init.normal_"] = "init.normal_(t, {mean=0, std=1, generator=})",
+  ["tl.nn.init.constant_"] = "init.constant_(t, value)",
+  ["tl.nn.init.zeros_"] = "init.zeros_(t)",
+  ["tl.nn.init.ones_"] = "init.ones_(t)",
+  ["tl.nn.init.eye_"] = "init.eye_(matrix): ones on the diagonal, zeros elsewhere",
+  ["tl.nn.init.xavier_uniform_"] = [[
+init.xavier_uniform_(t, {gain=1}): std = gain sqrt(2 / (fan_in + fan_out)). Glorot & Bengio 2010.]],
+  ["tl.nn.init.xavier_normal_"] = "init.xavier_normal_(t, {gain=1}): as xavier_uniform_, normal",
+  ["tl.nn.init.kaiming_uniform_"] = [[
+init.kaiming_uniform_(t, {a=0, mode="fan_in", nonlinearity="leaky_relu"}): std = gain / sqrt(fan). He et al. 2015.]],
+  ["tl.nn.init.kaiming_normal_"] = "init.kaiming_normal_(t, options): as kaiming_uniform_, normal",
+  ["tl.nn.init.trunc_normal_"] = "init.trunc_normal_(t, {mean=0, std=1, a=-2, b=2}): normal, cut to [a, b]",
+  ["tl.nn.init.orthogonal_"] = [[
+init.orthogonal_(t, {gain=1}): orthonormal rows or columns; dims behind the first count as columns. Saxe et al. 2013.]],
+  ["tl.nn.init.calculate_gain"] = "init.calculate_gain(nonlinearity, param): e.g. sqrt(2) for \"relu\"",
+}

@@ -1,0 +1,33 @@
+-- 1-parallel.lua: the plain training loop that the article's first section starts from: one process, one device. It runs on
+-- the first GPU if there is one and on the CPU otherwise.
+local tl = require "tlua"
+local nn, optim, data = tl.nn, tl.optim, tl.data
+
+tl.manual_seed(0)
+local device = tl.device_count("cuda") > 0 and "cuda" or "cpu"
+
+-- Made-up data: ten numbers in, their weighted sum plus 3 and some noise out.
+local truth = tl.arange(1, 11):view(10, 1) / 10
+local x = tl.randn(512, 10)
+local y = x:matmul(truth) + 3 + tl.randn(512, 1) * 0.1
+local loader = data.DataLoader(data.TensorDataset(x, y), { batch_size = 32, shuffle = true })
+
+local model = nn.Linear(10, 1):to(device)
+local criterion = nn.MSELoss()
+local optimizer = optim.SGD(model:parameters(), { lr = 0.01 })
+
+print(("%s on %s"):format(model:label(), device))
+for epoch = 1, 10 do
+  local sum = 0
+  for input, target in loader do
+    optimizer:zero_grad()
+    local loss = criterion(model(input:to(device)), target:to(device))
+    loss:backward()
+    optimizer:step()
+    sum = sum + loss:item() * input:size(1)
+  end
+  print(("epoch %2d  mean loss %.4f"):format(epoch, sum / x:size(1)))
+end
+
+local off = (model.weight:detach():cpu() - truth:t()):abs():max():item()
+print(("largest error of a weight %.3f, bias %.3f (the truth is 3)"):format(off, model.bias:item()))
