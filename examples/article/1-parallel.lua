@@ -1,5 +1,5 @@
--- 1-parallel.lua: the plain training loop that the article's first section starts from: one process, one device. It runs on
--- the first GPU if there is one and on the CPU otherwise.
+-- 1-parallel.lua: the plain training loop that the article's first section starts from: one process, one device. It
+-- runs on the first GPU if there is one and on the CPU otherwise.
 local tl = require "tlua"
 local nn, optim, data = tl.nn, tl.optim, tl.data
 

@@ -1,5 +1,5 @@
--- 5-adaptive-lr.lua: Adam with a learning rate that falls each epoch as lr / (1 + lr_decay * epoch). The article imports
--- this schedule from PyTorch, which has none of that name; here it is optim.lr_scheduler.AdamLR.
+-- 5-adaptive-lr.lua: Adam with a learning rate that falls each epoch as lr / (1 + lr_decay * epoch). The article
+-- imports this schedule from PyTorch, which has none of that name; here it is optim.lr_scheduler.AdamLR.
 local tl = require "tlua"
 local nn, optim, data = tl.nn, tl.optim, tl.data
 

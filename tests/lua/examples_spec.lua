@@ -1,0 +1,95 @@
+-- The programs of examples/ run, and do what they say.
+local tl = require "tlua"
+local examples = debug.getinfo(1, "S").source:match("^@(.*)tests/lua/[^/]*$") .. "examples/"
+
+-- Runs a program with these arguments; returns the lines that it printed.
+local function run(name, ...)
+  local lines = {}
+  local function keep(...)
+    local words = {}
+    for i = 1, select("#", ...) do words[i] = tostring((select(i, ...))) end
+    lines[#lines + 1] = table.concat(words, "\t")
+  end
+  local path = examples .. name
+  local environment = setmetatable({ print = keep, arg = { [0] = path, ... } }, { __index = _G })
+  local stderr = io.stderr
+  io.stderr = assert(io.open("/dev/null", "w")) -- progress bars
+  local ok, message = pcall(setfenv(assert(loadfile(path)), environment))
+  io.stderr:close()
+  io.stderr = stderr
+  assert(ok, message)
+  return lines, table.concat(lines, "\n")
+end
+
+-- The numbers behind `word` in the printed lines.
+local function numbers_after(text, word)
+  local list = {}
+  for number in text:gmatch(word .. "%s+([%-%d%.]+)") do list[#list + 1] = tonumber(number) end
+  return list
+end
+
+local function exists(path)
+  local file = io.open(path)
+  if file then file:close() end
+  return file ~= nil
+end
+
+describe("examples/article", function()
+  it("1-parallel.lua learns the weights", function()
+    local _, text = run "article/1-parallel.lua"
+    local losses = numbers_after(text, "mean loss")
+    assert.equal(10, #losses)
+    assert.is_true(losses[10] < 0.02 and losses[1] > 1)
+    assert.is_true(numbers_after(text, "error of a weight")[1] < 0.05)
+    assert.is_true(math.abs(numbers_after(text, "bias")[1] - 3) < 0.05)
+  end)
+
+  it("4-batch-norm.lua learns faster with the layer than without", function()
+    local _, text = run "article/4-batch-norm.lua"
+    local plain, normalised = numbers_after(text, "without batch norm")[1], numbers_after(text, "with it")[1]
+    assert.is_true(normalised < 0.5 and plain > 3 * normalised, text)
+    assert.equal("gathered means     1 2 3 4 5 6 7 8 9 10", text:match("gathered means[^\n]*"))
+    assert.equal(30 * 16, numbers_after(text, "batches seen")[1])
+  end)
+
+  it("5-adaptive-lr.lua lowers the rate as lr / (1 + lr_decay * epoch)", function()
+    local _, text = run "article/5-adaptive-lr.lua"
+    local rates, losses = numbers_after(text, "lr"), numbers_after(text, "mean loss")
+    for i = 1, 10 do assert.is_true(math.abs(rates[i] - 0.01 / (1 + 0.01 * (i - 1))) < 1e-8) end
+    assert.is_true(losses[10] < losses[1] / 10)
+  end)
+
+  it("has its output in the README", function()
+    local file = assert(io.open(examples .. "README.md"))
+    local readme = file:read("*a")
+    file:close()
+    for _, name in ipairs { "1-parallel", "4-batch-norm", "5-adaptive-lr" } do
+      for _, line in ipairs((run("article/" .. name .. ".lua"))) do
+        for part in line:gmatch("[^\n]+") do
+          local words = part:gsub("%-?%d+%.%d+", "") -- rounding differs between kernel sets
+          assert.is_truthy(readme:gsub("%-?%d+%.%d+", ""):find(words, 1, true), part)
+        end
+      end
+    end
+  end)
+end)
+
+describe("examples/fashion.lua", function()
+  it("learns, saves its best model, and repeats itself exactly", function()
+    if not exists "/usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.gz" then
+      return pending "needs dataset-fashion-mnist"
+    end
+    local there = exists "fashion.safetensors"
+    local _, first = run("fashion.lua", "--limit", "640", "--epochs", "1", "--seed", "3")
+    local _, second = run("fashion.lua", "--limit", "640", "--epochs", "1", "--seed", "3")
+    assert.equal(first, second)
+    assert.matches("421,834 parameters", first)
+    assert.is_true(numbers_after(first, "test accuracy")[1] > 40, first)
+    local state = tl.load "fashion.safetensors"
+    if not there then os.remove "fashion.safetensors" end
+    assert.are.same({ 32, 1, 3, 3 }, state["features.0.weight"].shape)
+    assert.equal("int64", state["features.1.num_batches_tracked"].dtype)
+    package.path = examples .. "?.lua;" .. package.path
+    require "fashion_net"():load_state_dict(state)
+  end)
+end)
