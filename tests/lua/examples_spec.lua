@@ -13,10 +13,10 @@ local function run(name, ...)
   local path = examples .. name
   local environment = setmetatable({ print = keep, arg = { [0] = path, ... } }, { __index = _G })
   local stderr = io.stderr
-  io.stderr = assert(io.open("/dev/null", "w")) -- progress bars
+  rawset(io, "stderr", assert(io.open("/dev/null", "w"))) -- progress bars
   local ok, message = pcall(setfenv(assert(loadfile(path)), environment))
   io.stderr:close()
-  io.stderr = stderr
+  rawset(io, "stderr", stderr)
   assert(ok, message)
   return lines, table.concat(lines, "\n")
 end
