@@ -30,8 +30,8 @@ arg = { [0] = arg[0], "--output=plainTerminal", "--pattern=_spec", unpack(files)
 
 local stats = base.ffi.new("tl_memory_stats")
 local function live_tensors()
-  collectgarbage()
-  collectgarbage()
+  base.collect()
+  base.collect()
   base.check(base.C.tl_memory(0, stats))
   return stats.tensors
 end

@@ -75,6 +75,13 @@ local check = base.check
 
 -- ---- memory ----
 
+-- Handles come and go faster than Lua's own objects: a collector that sweeps at twice its usual pace leaves fewer dead ones
+-- behind, and allocations stay in the processor's cache (an add of small tensors takes half the time). Somebody's own
+-- setting stays.
+local STEP_MULTIPLIER, USUAL = 400, 200
+local former = collectgarbage("setstepmul", STEP_MULTIPLIER)
+if former ~= USUAL then collectgarbage("setstepmul", former) end
+
 -- Called after a collection: forgets what C's dead objects kept alive here. autograd.lua replaces it. True: there was some.
 base.forget = function() return false end
 
@@ -108,7 +115,8 @@ end
 
 -- ---- the C functions ----
 
--- Calls that must not be repeated when memory was short: they may have done a part of their work.
+-- Calls that must not be repeated when memory was short: they may have done a part of their work. (Those that take arrays of
+-- tensors have no arity and are not repeated, either.)
 local function once(name) return name:find("_$") or name == "tl_backward" or name:find("^tl_walk_") end
 
 local parameters = {}
@@ -256,7 +264,7 @@ local pointers_room = 64
 local pointers = ffi.new("tl_tensor *[?]", pointers_room)
 
 --- A list of tensors as a C array (one shared buffer: use it in the next C call) and its length. The caller's list
---- keeps the tensors alive.
+--- keeps the tensors alive for that call.
 function base.tensors(list, op)
   if type(list) ~= "table" then fail(op .. ": argument 1 must be a table of tensors, got " .. kind(list)) end
   local n = #list

@@ -167,17 +167,24 @@ end
 
 -- ---- joining ----
 
-local function join(op, f)
-  return function(list, d)
-    local pointers, n = base.tensors(list, op)
-    check(f(n, pointers, d == nil and 0 or position(d, op), out))
-    return wrap(out[0])
+local join = [[
+local C, check, again, wrap, out, tensors, position = ...
+return function(list, d)
+  local pointers, n = tensors(list, "NAME")
+  d = d == nil and 0 or position(d, "NAME")
+  local status = C.tl_NAME(n, pointers, d, out)
+  if status ~= 0 then
+    again(status)
+    pointers, n = tensors(list, "NAME")
+    check(C.tl_NAME(n, pointers, d, out))
   end
-end
+  return wrap(out[0])
+end]]
 
 --- tl.cat({a, b, ...}, d): along dim d (1). tl.stack: along a new dim d (1).
-tl.cat = join("cat", function(...) return C.tl_cat(...) end)
-tl.stack = join("stack", function(...) return C.tl_stack(...) end)
+for _, name in ipairs { "cat", "stack" } do
+  tl[name] = assert(loadstring(join:gsub("NAME", name), "@tlua/" .. name))(C, check, base.again, wrap, out, base.tensors, position)
+end
 tl.concat = tl.cat
 
 --- x:tile(2, 3): repeats whole dims. (PyTorch's repeat is this, too; repeat is a word of Lua.)

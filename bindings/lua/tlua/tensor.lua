@@ -47,7 +47,20 @@ function fields.T(x)
   return wrap(out[0])
 end
 
+function fields.ndim(x) return native.tl_ndim(x) end
+
+--- The same elements without a history; assigning exchanges them and keeps the handle.
+function fields.data(x)
+  check(C.tl_detach(x, out))
+  return wrap(out[0])
+end
+
 local setters = {}
+
+function setters.data(x, value)
+  check_tensor(value, "data", 1)
+  check(C.tl_set_data(x, value))
+end
 
 function setters.grad(x, value)
   if value ~= nil and not is_tensor(value) then fail("grad: must be a tensor or nil, got " .. base.kind(value)) end
@@ -76,7 +89,7 @@ local function newindex(x, key, value)
   local setter = setters[key]
   if setter then return setter(x, value) end
   if type(key) == "string" then
-    fail(("cannot assign '%s' of a tensor: only grad and requires_grad can be set"):format(key))
+    fail(("cannot assign '%s' of a tensor: only grad, requires_grad and data can be set"):format(key))
   end
   indexing.set(x, key, value)
 end
