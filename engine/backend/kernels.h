@@ -101,6 +101,38 @@ typedef struct tl_kernels {
   tl_status (*row_norm_grad)(const tl_row_norm_grad_args *a);
   tl_status (*embedding)(const tl_embedding_args *a);
   tl_status (*embedding_grad)(const tl_embedding_grad_args *a);
+  /* ---- along.c ---- one dim of a contiguous x (outer, n, inner), n > 0: ids (outer, inner) of the first extreme; nan wins */
+  tl_status (*arg_extreme)(bool largest, int dtype, const void *x, int64_t outer, int64_t n, int64_t inner, int64_t *ids);
+  /* running sums from the front or the back, dtype `from` to dtype `to` */
+  tl_status (*cumsum)(int from, const void *x, int to, void *y, int64_t outer, int64_t n, int64_t inner, bool reverse);
+  /* ---- index.c ---- contiguous unless said otherwise; ids were checked, elements are `size` bytes where only moved */
+  tl_status (*find_bad_id)(const int64_t *ids, int64_t n, int64_t limit, int64_t *at); /* first id outside 0..limit-1, or -1 */
+  /* y (outer, m, inner) = rows ids (m) of x (outer, n, inner) */
+  tl_status (*index_select)(size_t size, const void *x, int64_t outer, int64_t n, int64_t inner, int64_t m,
+                            const int64_t *ids, void *y);
+  /* rows ids (m) of y (outer, n, inner) += alpha * x (outer, m, inner), in the order of ids; not for bool */
+  tl_status (*index_add)(int dtype, const void *x, int64_t outer, int64_t n, int64_t inner, int64_t m, const int64_t *ids,
+                         double alpha, void *y);
+  /* op[0] = op[2] at op[1] (int64 ids) steps of `stride` bytes; op[2] does not move along the indexed dim itself */
+  tl_status (*gather)(const tl_iter *it, int64_t stride);
+  /* op[0] at op[1] (int64 ids) steps of `stride` bytes += op[2], of one dtype, in the iterator's order; not for bool */
+  tl_status (*scatter_add)(const tl_iter *it, int64_t stride);
+  /* the places of the set flags: out (as many as there are, ndim) */
+  tl_status (*nonzero)(const uint8_t *flags, int ndim, const int64_t *shape, int64_t *out);
+  /* y = x (batch, rows, columns), 0 below (upper) or above the diagonal */
+  tl_status (*triangle)(size_t size, const void *x, int64_t batch, int64_t rows, int64_t columns, int64_t diagonal,
+                        bool upper, void *y);
+  /* ---- sort.c ---- ids and values (outer, k, inner) of the first k in order of x (outer, n, inner); stable, nan counts
+   * as the largest */
+  tl_status (*sort)(int dtype, const void *x, int64_t outer, int64_t n, int64_t inner, bool descending, int64_t k,
+                    void *values, int64_t *ids);
+  /* ---- random.c ---- y = x / (1-p) where number offset + i of the stream is >= p, else 0; contiguous, floating */
+  tl_status (*dropout)(int dtype, const void *x, void *y, int64_t n, uint64_t seed, uint64_t offset, double p);
+  /* a permutation of 0..n-1 from 2n numbers, and draws (rows, n) from weights (rows, c) from 2n (2c without replacement)
+   * numbers a row; host memory on every device */
+  tl_status (*permutation)(int64_t n, uint64_t seed, uint64_t offset, int64_t *out);
+  tl_status (*multinomial)(const double *weights, int64_t rows, int64_t c, int64_t n, bool replacement, uint64_t seed,
+                           uint64_t offset, int64_t *out);
 } tl_kernels;
 
 #define TL_KERNEL(t, entry, opname)                                                              \

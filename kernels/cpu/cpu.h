@@ -51,6 +51,19 @@ tl_status tl_cpu_row_norm(const tl_row_norm_args *a);
 tl_status tl_cpu_row_norm_grad(const tl_row_norm_grad_args *a);
 tl_status tl_cpu_embedding(const tl_embedding_args *a);
 tl_status tl_cpu_embedding_grad(const tl_embedding_grad_args *a);
+#define tl_cpu_arg_extreme TL_ISA_NAME(tl_cpu_arg_extreme)
+#define tl_cpu_cumsum TL_ISA_NAME(tl_cpu_cumsum)
+#define tl_cpu_find_bad_id TL_ISA_NAME(tl_cpu_find_bad_id)
+#define tl_cpu_index_select TL_ISA_NAME(tl_cpu_index_select)
+#define tl_cpu_index_add TL_ISA_NAME(tl_cpu_index_add)
+#define tl_cpu_gather TL_ISA_NAME(tl_cpu_gather)
+#define tl_cpu_scatter_add TL_ISA_NAME(tl_cpu_scatter_add)
+#define tl_cpu_nonzero TL_ISA_NAME(tl_cpu_nonzero)
+#define tl_cpu_triangle TL_ISA_NAME(tl_cpu_triangle)
+#define tl_cpu_sort TL_ISA_NAME(tl_cpu_sort)
+#define tl_cpu_dropout TL_ISA_NAME(tl_cpu_dropout)
+#define tl_cpu_permutation TL_ISA_NAME(tl_cpu_permutation)
+#define tl_cpu_multinomial TL_ISA_NAME(tl_cpu_multinomial)
 
 tl_status tl_cpu_pointwise(int fn, int compute, const tl_iter *it, double p, double q);
 tl_status tl_cpu_copy(const tl_iter *it);
@@ -66,6 +79,24 @@ tl_status tl_cpu_update(int n, const tl_update *list);
 tl_status tl_cpu_conv_forward(const tl_convolution *c, const void *x, const void *w, const void *bias, void *y);
 tl_status tl_cpu_conv_backward(const tl_convolution *c, const void *x, const void *w, const void *dy, void *dx, void *dw,
                                void *dbias);
+tl_status tl_cpu_arg_extreme(bool largest, int dtype, const void *x, int64_t outer, int64_t n, int64_t inner, int64_t *ids);
+tl_status tl_cpu_cumsum(int from, const void *x, int to, void *y, int64_t outer, int64_t n, int64_t inner, bool reverse);
+tl_status tl_cpu_find_bad_id(const int64_t *ids, int64_t n, int64_t limit, int64_t *at);
+tl_status tl_cpu_index_select(size_t size, const void *x, int64_t outer, int64_t n, int64_t inner, int64_t m,
+                              const int64_t *ids, void *y);
+tl_status tl_cpu_index_add(int dtype, const void *x, int64_t outer, int64_t n, int64_t inner, int64_t m, const int64_t *ids,
+                           double alpha, void *y);
+tl_status tl_cpu_gather(const tl_iter *it, int64_t stride);
+tl_status tl_cpu_scatter_add(const tl_iter *it, int64_t stride);
+tl_status tl_cpu_nonzero(const uint8_t *flags, int ndim, const int64_t *shape, int64_t *out);
+tl_status tl_cpu_triangle(size_t size, const void *x, int64_t batch, int64_t rows, int64_t columns, int64_t diagonal,
+                          bool upper, void *y);
+tl_status tl_cpu_sort(int dtype, const void *x, int64_t outer, int64_t n, int64_t inner, bool descending, int64_t k,
+                      void *values, int64_t *ids);
+tl_status tl_cpu_dropout(int dtype, const void *x, void *y, int64_t n, uint64_t seed, uint64_t offset, double p);
+tl_status tl_cpu_permutation(int64_t n, uint64_t seed, uint64_t offset, int64_t *out);
+tl_status tl_cpu_multinomial(const double *weights, int64_t rows, int64_t c, int64_t n, bool replacement, uint64_t seed,
+                             uint64_t offset, int64_t *out);
 
 /* Work (elements, roughly) below which a second thread costs more than it brings. */
 #define TL_PARALLEL_MIN 32768
