@@ -47,7 +47,10 @@ tl_status tl_checked_ids(const char *op, const tl_tensor *x, int d, tl_tensor *i
     char place[TL_SHAPE_CHARS];
     for (int k = flat->ndim - 1; k >= 0; k--) index[k] = rest % flat->shape[k], rest /= flat->shape[k];
     st = tl_get(flat, flat->ndim, index, &id);
-    if (st == TL_OK)
+    if (st == TL_OK && limit == 0)
+      st = TL_FAIL(TL_ERR_INDEX, op, "dim %lld of %s is empty: there is nothing that id %.0f could name", (long long)tl_position(d),
+                   tl_shape_of(x), id);
+    else if (st == TL_OK)
       st = TL_FAIL(TL_ERR_INDEX, op, "id %.0f at position (%s) of the ids is outside 0..%lld, dim %lld of %s", id,
                    place_text(flat, bad, place, sizeof place), (long long)(limit - 1), (long long)tl_position(d), tl_shape_of(x));
   }
