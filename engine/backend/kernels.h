@@ -83,6 +83,11 @@ typedef struct tl_kernels {
   tl_status (*max_pool_backward)(const tl_pooling *p, const void *dy, const void *where, void *dx);
   tl_status (*avg_pool)(const tl_pooling *p, const void *x, void *y);
   tl_status (*avg_pool_backward)(const tl_pooling *p, const void *dy, void *dx);
+  /* ---- span.c ---- over a list of spans: the sum of |x|^p, or for p = inf the largest |x| (nan wins); x *= factor;
+   * x into [-limit, limit] */
+  tl_status (*span_norm)(int n, const tl_span *list, double p, double *result);
+  tl_status (*span_scale)(int n, const tl_span *list, double factor);
+  tl_status (*span_clamp)(int n, const tl_span *list, double limit);
   /* ---- conv.c ---- no size is 0. bias (out) may be NULL */
   tl_status (*conv_forward)(const tl_convolution *c, const void *x, const void *w, const void *bias, void *y);
   /* gradients from dy; each of dx, dw, dbias may be NULL: not wanted */

@@ -63,4 +63,11 @@ typedef struct tl_update {
   const tl_update_coefficients *by;
 } tl_update;
 
+/* n contiguous elements of a floating dtype: what the kernels over lists of gradients are given. */
+typedef struct tl_span {
+  void *data;
+  int64_t n;
+  int dtype;
+} tl_span;
+
 #endif
