@@ -1,7 +1,7 @@
 /* update.h: the optimizers' update rules for one element, shared by the CPU and CUDA kernels.
  *
- * TL_UPDATE_RULES (backend/update.h) lists them. f32_update_NAME(c, g, p, a, b, d): coefficients, gradient, and where the
- * parameter and the state live. Kept in the order of PyTorch's operations. */
+ * TL_UPDATE_RULES (backend/update.h) lists them. f32_update_NAME(c, g, p, a, b, d): coefficients, gradient, and where
+ * the parameter and the state live. Kept in the order of PyTorch's operations. */
 #ifndef TL_KERNELS_UPDATE_H
 #define TL_KERNELS_UPDATE_H
 

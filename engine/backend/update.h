@@ -7,42 +7,42 @@
 #define TL_UPDATE_STATES 3
 
 /* The rules and how many state tensors each one reads and writes; formulas in kernels/update.h. */
-#define TL_UPDATE_RULES(X)       \
-  X(sgd, 0)                      \
-  X(sgd_first, 1)     /* fills the momentum buffer */ \
-  X(sgd_momentum, 1)             \
-  X(nesterov_first, 1)           \
-  X(nesterov, 1)                 \
-  X(adam, 2)                     \
-  X(amsgrad, 3)                  \
-  X(rmsprop, 1)                  \
-  X(rmsprop_momentum, 2)         \
-  X(rmsprop_centered, 2)         \
-  X(rmsprop_centered_momentum, 3) \
-  X(adagrad, 1)                  \
-  X(nadam, 2)                    \
-  X(radam, 2)         /* before the variance is tractable */ \
+#define TL_UPDATE_RULES(X)                           \
+  X(sgd, 0)                                          \
+  X(sgd_first, 1) /* fills the momentum buffer */    \
+  X(sgd_momentum, 1)                                 \
+  X(nesterov_first, 1)                               \
+  X(nesterov, 1)                                     \
+  X(adam, 2)                                         \
+  X(amsgrad, 3)                                      \
+  X(rmsprop, 1)                                      \
+  X(rmsprop_momentum, 2)                             \
+  X(rmsprop_centered, 2)                             \
+  X(rmsprop_centered_momentum, 3)                    \
+  X(adagrad, 1)                                      \
+  X(nadam, 2)                                        \
+  X(radam, 2) /* before the variance is tractable */ \
   X(radam_rectified, 2)
 
 enum tl_update_rule {
 #define TL_UPDATE_ENUM(name, states) TL_UPDATE_##name,
   TL_UPDATE_RULES(TL_UPDATE_ENUM)
 #undef TL_UPDATE_ENUM
-  TL_UPDATE_COUNT
+      TL_UPDATE_COUNT
 };
 
 /* Every rule's numbers, computed once a step in double. */
-#define TL_UPDATE_COEFFICIENTS(X) \
-  X(sign)   /* -1 to maximize */  \
-  X(decay)  /* g += decay * p */  \
-  X(keep)   /* p *= keep */       \
-  X(rate)                         \
-  X(rate2)  /* nadam: of the gradient; rate is of the momentum */ \
-  X(beta1)                        \
-  X(rest1)  /* the new value's weight */ \
-  X(beta2)                        \
-  X(rest2)                        \
-  X(eps)                          \
+#define TL_UPDATE_COEFFICIENTS(X)                                \
+  X(sign)  /* -1 to maximize */                                  \
+  X(decay) /* g += decay * p */                                  \
+  X(keep)  /* p *= keep */                                       \
+  X(rate)                                                        \
+  X(rate2) /* nadam: of the gradient; rate is of the momentum */ \
+  X(beta1)                                                       \
+  X(rest1) /* the new value's weight */                          \
+  X(beta2)                                                       \
+  X(rest2)                                                       \
+  X(eps)                                                         \
   X(scale)
 
 typedef struct tl_update_coefficients {

@@ -95,7 +95,8 @@ static tl_status clamp(const char *op, gradients *g, double limit) {
   return scatter(g);
 }
 
-static tl_status clip_norm(const char *op, gradients *g, double max_norm, double p, bool error_if_nonfinite, double *norm) {
+static tl_status clip_norm(const char *op, gradients *g, double max_norm, double p, bool error_if_nonfinite,
+                           double *norm) {
   TL_TRY(total_norm(op, g, p, norm));
   if (error_if_nonfinite && !(*norm < INFINITY))
     return TL_FAIL(TL_ERR_VALUE, op, "the norm of the gradients is %g: they are left as they are", *norm);

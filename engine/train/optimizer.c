@@ -10,7 +10,8 @@
 static const char *name_of(const tl_optimizer *o) { return tl_optimizer_name(o->kind); }
 
 tl_status tl_optimizer_new(int kind, tl_optimizer **out) {
-  if (tl_optimizer_name(kind) == NULL) return TL_FAIL(TL_ERR_VALUE, "optimizer", "there is no optimizer number %d", kind);
+  if (tl_optimizer_name(kind) == NULL)
+    return TL_FAIL(TL_ERR_VALUE, "optimizer", "there is no optimizer number %d", kind);
   tl_optimizer *o = tl_host_calloc(1, sizeof *o);
   if (o == NULL) return TL_FAIL(TL_ERR_MEMORY, tl_optimizer_name(kind), "no memory for an optimizer");
   o->refs = 1;
@@ -42,15 +43,16 @@ static tl_status check_param(const tl_optimizer *o, int i, const tl_tensor *p) {
     return TL_FAIL(TL_ERR_DTYPE, name_of(o), "parameter %lld is %s: only floating tensors can be optimized",
                    (long long)tl_position(i), tl_dtype_name(p->dtype));
   if (!tl_is_leaf(p))
-    return TL_FAIL(TL_ERR_STATE, name_of(o), "parameter %lld of %s is a result, not a leaf: only leaves can be optimized",
+    return TL_FAIL(TL_ERR_STATE, name_of(o),
+                   "parameter %lld of %s is a result, not a leaf: only leaves can be optimized",
                    (long long)tl_position(i), tl_shape_of(p));
   if (tl_overlaps_itself(p))
     return TL_FAIL(TL_ERR_VALUE, name_of(o), "parameter %lld of %s is expanded: several of its elements share memory",
                    (long long)tl_position(i), tl_shape_of(p));
   for (int k = 0; k < o->slot_count; k++)
     if (o->slots[k].param == p)
-      return TL_FAIL(TL_ERR_VALUE, name_of(o), "parameter %lld of %s is in another group already", (long long)tl_position(i),
-                     tl_shape_of(p));
+      return TL_FAIL(TL_ERR_VALUE, name_of(o), "parameter %lld of %s is in another group already",
+                     (long long)tl_position(i), tl_shape_of(p));
   return TL_OK;
 }
 
@@ -193,10 +195,11 @@ static tl_status prepare_all(tl_optimizer *o, int *count) {
       if (s->param->grad == NULL) continue;
       int n = (*count)++;
       o->updated[n] = i;
-      bool same = last != NULL && last->step == s->step && last->primed == s->primed && last->mu_product == s->mu_product;
+      bool same =
+          last != NULL && last->step == s->step && last->primed == s->primed && last->mu_product == s->mu_product;
       o->updates[n].by = same ? o->updates[n - 1].by : &o->coefs[n];
-      o->updates[n].rule = same ? o->updates[n - 1].rule
-                                : tl_choose_rule(o->kind, &g->options, s, &o->coefs[n], &states, &mu_product);
+      o->updates[n].rule =
+          same ? o->updates[n - 1].rule : tl_choose_rule(o->kind, &g->options, s, &o->coefs[n], &states, &mu_product);
       s->next_mu_product = mu_product;
       last = s;
       TL_TRY(prepare(o, i, &g->options, states, &o->updates[n]));
@@ -300,7 +303,8 @@ tl_status tl_optimizer_set_state(tl_optimizer *o, int i, int k, tl_tensor *value
   if (value != NULL) {
     if (!tl_same_shape(value, s->param))
       return TL_FAIL(TL_ERR_SHAPE, name_of(o), "%s of parameter %lld is %s, the parameter %s",
-                     tl_optimizer_state_name(o->kind, k), (long long)tl_position(i), tl_shape_of(value), tl_shape_of(s->param));
+                     tl_optimizer_state_name(o->kind, k), (long long)tl_position(i), tl_shape_of(value),
+                     tl_shape_of(s->param));
     bool recording = tl_set_grad_enabled(false);
     tl_tensor *moved = NULL;
     tl_status st = make_state(s->param, 0, &copy);

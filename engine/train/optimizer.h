@@ -39,8 +39,8 @@ struct tl_optimizer {
 
 /* Options in their domain? The failure names the option. */
 tl_status tl_check_options(int kind, const tl_param_group *options);
-/* How the slot moves in its next step: the rule, its coefficients, and (bits) the state tensors it needs, which the rule
- * takes in this order. *mu_product is what NAdam's becomes. */
+/* How the slot moves in its next step: the rule, its coefficients, and (bits) the state tensors it needs, which the
+ * rule takes in this order. *mu_product is what NAdam's becomes. */
 int tl_choose_rule(int kind, const tl_param_group *g, const tl_slot *s, tl_update_coefficients *c, unsigned *states,
                    double *mu_product);
 

@@ -26,9 +26,11 @@ const char *tl_optimizer_state_name(int kind, int k) {
 }
 
 tl_status tl_optimizer_defaults(int kind, tl_param_group *options) {
-  if (tl_optimizer_name(kind) == NULL) return TL_FAIL(TL_ERR_VALUE, "optimizer", "there is no optimizer number %d", kind);
-  static const double lr[TL_OPTIMIZERS] = {[TL_SGD] = 1e-3,     [TL_ADAM] = 1e-3,    [TL_ADAMW] = 1e-3, [TL_RMSPROP] = 1e-2,
-                                           [TL_ADAGRAD] = 1e-2, [TL_NADAM] = 2e-3, [TL_RADAM] = 1e-3};
+  if (tl_optimizer_name(kind) == NULL)
+    return TL_FAIL(TL_ERR_VALUE, "optimizer", "there is no optimizer number %d", kind);
+  static const double lr[TL_OPTIMIZERS] = {
+      [TL_SGD] = 1e-3,     [TL_ADAM] = 1e-3,  [TL_ADAMW] = 1e-3, [TL_RMSPROP] = 1e-2,
+      [TL_ADAGRAD] = 1e-2, [TL_NADAM] = 2e-3, [TL_RADAM] = 1e-3};
   *options = (tl_param_group){
       .lr = lr[kind],
       .initial_lr = NAN,
@@ -65,7 +67,8 @@ tl_status tl_check_options(int kind, const tl_param_group *g) {
   TL_TRY(at_least_zero(kind, "momentum_decay", g->momentum_decay));
   TL_TRY(check_beta(kind, 1, g->beta1));
   TL_TRY(check_beta(kind, 2, g->beta2));
-  if (g->dampening != g->dampening) return TL_FAIL(TL_ERR_VALUE, kinds[kind].name, "dampening must be a number, got nan");
+  if (g->dampening != g->dampening)
+    return TL_FAIL(TL_ERR_VALUE, kinds[kind].name, "dampening must be a number, got nan");
   if (g->nesterov && (g->momentum <= 0 || g->dampening != 0))
     return TL_FAIL(TL_ERR_VALUE, kinds[kind].name, "nesterov needs a momentum above 0 and no dampening");
   return TL_OK;
@@ -100,7 +103,9 @@ static int adam_rule(const tl_param_group *g, double t, tl_update_coefficients *
 }
 
 /* Dozat's momentum schedule: mu_t = beta1 (1 - 0.96^(t psi) / 2), psi = momentum_decay */
-static double mu_at(const tl_param_group *g, double t) { return g->beta1 * (1 - 0.5 * pow(0.96, t * g->momentum_decay)); }
+static double mu_at(const tl_param_group *g, double t) {
+  return g->beta1 * (1 - 0.5 * pow(0.96, t * g->momentum_decay));
+}
 
 static int nadam_rule(const tl_param_group *g, double t, tl_update_coefficients *c, double *mu_product) {
   double mu = mu_at(g, t), next = mu_at(g, t + 1);

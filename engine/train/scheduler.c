@@ -43,8 +43,10 @@ static tl_status make(int kind, tl_optimizer *o, const tl_schedule_options *by, 
   s->milestone_count = by->milestone_count;
   if (by->milestone_count > 0) memcpy(milestones, by->milestones, (size_t)by->milestone_count * sizeof *milestones);
   s->parts = list;
-  const double *given[TL_ROWS] = {[TL_FACTOR] = by->factors,         [TL_MAX_LR] = by->max_lr,
-                                  [TL_MIN_LR] = by->min_lr,          [TL_BASE_MOMENTUM] = by->base_momentum,
+  const double *given[TL_ROWS] = {[TL_FACTOR] = by->factors,
+                                  [TL_MAX_LR] = by->max_lr,
+                                  [TL_MIN_LR] = by->min_lr,
+                                  [TL_BASE_MOMENTUM] = by->base_momentum,
                                   [TL_MAX_MOMENTUM] = by->max_momentum};
   for (int k = 0; k < TL_ROWS; k++)
     if (given[k] != NULL) memcpy(s->row[k], given[k], (size_t)n * sizeof *rows);
@@ -78,10 +80,11 @@ int tl_scheduler_next_part(const tl_scheduler *s, bool restart, bool *part_resta
 /* Everything that can refuse a step, so that none is taken by half. */
 static tl_status check_step(const tl_scheduler *s, int how) {
   if (s->groups != s->o->group_count)
-    return TL_FAIL(TL_ERR_STATE, name_of(s), "the optimizer has %d groups, the schedule was made for %d", s->o->group_count,
-                   s->groups);
+    return TL_FAIL(TL_ERR_STATE, name_of(s), "the optimizer has %d groups, the schedule was made for %d",
+                   s->o->group_count, s->groups);
   if (s->kind == TL_ONE_CYCLE_LR && how == TL_ADVANCE_STEP && s->at.last_epoch + 1 > s->by.total_steps)
-    return TL_FAIL(TL_ERR_STATE, name_of(s), "step %.0f of a schedule of %.0f", s->at.last_epoch + 1, s->by.total_steps);
+    return TL_FAIL(TL_ERR_STATE, name_of(s), "step %.0f of a schedule of %.0f", s->at.last_epoch + 1,
+                   s->by.total_steps);
   if (s->kind == TL_SEQUENTIAL_LR) {
     bool restarts;
     int i = tl_scheduler_next_part(s, how != TL_ADVANCE_STEP, &restarts);
@@ -182,7 +185,8 @@ tl_status tl_scheduler_step(tl_scheduler *s, bool *early) {
 tl_status tl_scheduler_step_to(tl_scheduler *s, double epoch, bool *early) {
   if (s->kind != TL_COSINE_RESTARTS_LR)
     return TL_FAIL(TL_ERR_VALUE, name_of(s), "only CosineAnnealingWarmRestarts steps to a given epoch");
-  if (!(epoch >= 0 && epoch < INFINITY)) return TL_FAIL(TL_ERR_VALUE, name_of(s), "an epoch is at least 0, got %g", epoch);
+  if (!(epoch >= 0 && epoch < INFINITY))
+    return TL_FAIL(TL_ERR_VALUE, name_of(s), "an epoch is at least 0, got %g", epoch);
   TL_TRY(check_step(s, TL_ADVANCE_STEP));
   tell_early(s, early);
   s->at.T_cur = epoch;
@@ -287,20 +291,22 @@ tl_status tl_scheduler_new(int kind, tl_optimizer *o, const tl_schedule_options 
 static tl_status check_parts(const char *op, const tl_optimizer *o, int n, tl_scheduler *const *parts) {
   for (int i = 0; i < n; i++) {
     if (parts[i]->kind == TL_PLATEAU_LR)
-      return TL_FAIL(TL_ERR_VALUE, op, "schedule %lld is a ReduceLROnPlateau, which needs a metric", (long long)tl_position(i));
+      return TL_FAIL(TL_ERR_VALUE, op, "schedule %lld is a ReduceLROnPlateau, which needs a metric",
+                     (long long)tl_position(i));
     if (parts[i]->o != o)
       return TL_FAIL(TL_ERR_VALUE, op, "schedule %lld belongs to another optimizer", (long long)tl_position(i));
     if (parts[i]->groups != o->group_count)
       return TL_FAIL(TL_ERR_STATE, op, "the optimizer has %d groups, schedule %lld was made for %d", o->group_count,
                      (long long)tl_position(i), parts[i]->groups);
     for (int k = 0; k < i; k++)
-      if (parts[k] == parts[i]) return TL_FAIL(TL_ERR_VALUE, op, "schedule %lld is listed twice", (long long)tl_position(i));
+      if (parts[k] == parts[i])
+        return TL_FAIL(TL_ERR_VALUE, op, "schedule %lld is listed twice", (long long)tl_position(i));
   }
   return TL_OK;
 }
 
-static tl_status compose(int kind, tl_optimizer *o, int n, tl_scheduler *const *parts, int milestones,
-                         const double *at, tl_scheduler **out) {
+static tl_status compose(int kind, tl_optimizer *o, int n, tl_scheduler *const *parts, int milestones, const double *at,
+                         tl_scheduler **out) {
   tl_schedule_options by = {.last_epoch = -1, .milestones = at, .milestone_count = milestones};
   tl_scheduler *s;
   TL_TRY(check_parts(tl_schedule_name(kind), o, n, parts));
@@ -354,8 +360,7 @@ double tl_scheduler_argument(const tl_scheduler *s, bool restart) {
 }
 
 tl_status tl_scheduler_set_factors(tl_scheduler *s, int n, const double *factors) {
-  if (n != s->groups)
-    return TL_FAIL(TL_ERR_VALUE, name_of(s), "%d factors for a schedule of %d groups", n, s->groups);
+  if (n != s->groups) return TL_FAIL(TL_ERR_VALUE, name_of(s), "%d factors for a schedule of %d groups", n, s->groups);
   memcpy(s->row[TL_FACTOR], factors, (size_t)n * sizeof *factors);
   return TL_OK;
 }

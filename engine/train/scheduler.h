@@ -11,14 +11,25 @@ enum tl_advance {
   TL_ADVANCE_RESTART /* t = 0 again, whatever the lr is: the formula's own value */
 };
 
-enum { TL_BASE_LR, TL_LAST_LR, TL_NEXT_LR, TL_NEXT_MOMENTUM, TL_FACTOR, TL_MAX_LR, TL_MIN_LR, TL_BASE_MOMENTUM, TL_MAX_MOMENTUM, TL_ROWS };
+enum {
+  TL_BASE_LR,
+  TL_LAST_LR,
+  TL_NEXT_LR,
+  TL_NEXT_MOMENTUM,
+  TL_FACTOR,
+  TL_MAX_LR,
+  TL_MIN_LR,
+  TL_BASE_MOMENTUM,
+  TL_MAX_MOMENTUM,
+  TL_ROWS
+};
 
 struct tl_scheduler {
   int refs, kind, groups;
-  tl_optimizer *o;           /* held */
-  tl_schedule_options by;    /* its arrays are not used: */
-  double *row[TL_ROWS];      /* [groups] each, one block, owned by row[0] */
-  double *milestones;        /* owned */
+  tl_optimizer *o;        /* held */
+  tl_schedule_options by; /* its arrays are not used: */
+  double *row[TL_ROWS];   /* [groups] each, one block, owned by row[0] */
+  double *milestones;     /* owned */
   int milestone_count;
   tl_schedule_progress at;
   tl_scheduler **parts; /* held */

@@ -31,7 +31,9 @@ tl_status tl_schedule_defaults(int kind, tl_schedule_options *options) {
   bool decays = kind == TL_STEP_LR || kind == TL_MULTI_STEP_LR;
   *options = (tl_schedule_options){
       .last_epoch = -1,
-      .gamma = decays ? 0.1 : kind == TL_CYCLIC_LR ? 1 : NAN,
+      .gamma = decays                 ? 0.1
+               : kind == TL_CYCLIC_LR ? 1
+                                      : NAN,
       .factor = kind == TL_PLATEAU_LR ? 0.1 : 1.0 / 3,
       .start_factor = 1.0 / 3,
       .end_factor = 1,
@@ -104,7 +106,8 @@ static tl_status check_one_cycle(int kind, const tl_optimizer *o, const tl_sched
 
 static tl_status check_cyclic(int kind, const tl_optimizer *o, const tl_schedule_options *by) {
   TL_TRY(between(kind, "step_size_up", by->step_size_up, 1, INFINITY));
-  if (by->step_size_down == by->step_size_down) TL_TRY(between(kind, "step_size_down", by->step_size_down, 1, INFINITY));
+  if (by->step_size_down == by->step_size_down)
+    TL_TRY(between(kind, "step_size_down", by->step_size_down, 1, INFINITY));
   TL_TRY(check_array(kind, "base_lr", by->base_lr, o->group_count, INFINITY));
   TL_TRY(check_array(kind, "max_lr", by->max_lr, o->group_count, INFINITY));
   TL_TRY(between(kind, "gamma", by->gamma, 0, INFINITY));
@@ -132,18 +135,24 @@ static tl_status check_linear(int kind, const tl_schedule_options *by) {
 tl_status tl_check_schedule(int kind, const tl_optimizer *o, const tl_schedule_options *by) {
   TL_TRY(whole(kind, "last_epoch", by->last_epoch, -1));
   switch (kind) {
-    case TL_STEP_LR: TL_TRY(whole(kind, "step_size", by->step_size, 1)); return between(kind, "gamma", by->gamma, 0, INFINITY);
+    case TL_STEP_LR:
+      TL_TRY(whole(kind, "step_size", by->step_size, 1));
+      return between(kind, "gamma", by->gamma, 0, INFINITY);
     case TL_MULTI_STEP_LR:
       if (by->milestones == NULL) return TL_FAIL(TL_ERR_VALUE, names[kind], "milestones is missing");
       for (int i = 0; i < by->milestone_count; i++) TL_TRY(whole(kind, "a milestone", by->milestones[i], 0));
       return between(kind, "gamma", by->gamma, 0, INFINITY);
     case TL_EXPONENTIAL_LR: return between(kind, "gamma", by->gamma, 0, INFINITY);
-    case TL_CONSTANT_LR: TL_TRY(between(kind, "factor", by->factor, 0, 1)); return whole(kind, "total_iters", by->total_iters, 0);
+    case TL_CONSTANT_LR:
+      TL_TRY(between(kind, "factor", by->factor, 0, 1));
+      return whole(kind, "total_iters", by->total_iters, 0);
     case TL_LINEAR_LR: return check_linear(kind, by);
     case TL_POLYNOMIAL_LR:
       TL_TRY(between(kind, "power", by->power, 0, INFINITY));
       return whole(kind, "total_iters", by->total_iters, 0);
-    case TL_COSINE_LR: TL_TRY(whole(kind, "T_max", by->T_max, 1)); return between(kind, "eta_min", by->eta_min, 0, INFINITY);
+    case TL_COSINE_LR:
+      TL_TRY(whole(kind, "T_max", by->T_max, 1));
+      return between(kind, "eta_min", by->eta_min, 0, INFINITY);
     case TL_COSINE_RESTARTS_LR:
       TL_TRY(whole(kind, "T_0", by->T_0, 1));
       TL_TRY(whole(kind, "T_mult", by->T_mult, 1));
@@ -209,7 +218,10 @@ static void cyclic(tl_scheduler *s, double t) {
   double cycle = floor(1 + t / total), x = 1 + t / total - cycle;
   double height = x <= ratio ? x / ratio : (x - 1) / (ratio - 1);
   for (int i = 0; i < s->groups; i++) {
-    double scale = by->mode == 1 ? pow(2, 1 - cycle) : by->mode == 2 ? pow(by->gamma, t) : by->mode == 3 ? s->row[TL_FACTOR][i] : 1;
+    double scale = by->mode == 1   ? pow(2, 1 - cycle)
+                   : by->mode == 2 ? pow(by->gamma, t)
+                   : by->mode == 3 ? s->row[TL_FACTOR][i]
+                                   : 1;
     double low = s->row[TL_BASE_LR][i], high = s->row[TL_MAX_LR][i];
     s->row[TL_NEXT_LR][i] = low + (high - low) * height * scale;
     double least = s->row[TL_BASE_MOMENTUM][i], most = s->row[TL_MAX_MOMENTUM][i];

@@ -1,6 +1,6 @@
 /* train.h: optimizers and learning-rate schedules (a part of tlua.h). */
 
-/* ---- optimizers (engine/train/optimizer.c, rules.c) ---------------------------------------------------------------- */
+/* ---- optimizers (engine/train/optimizer.c, rules.c) ------------------------------------------------------------ */
 
 typedef enum tl_optimizer_kind {
   TL_SGD = 0, /* Sutskever et al. 2013 */
@@ -38,8 +38,8 @@ TL_API tl_status tl_optimizer_add_group(tl_optimizer *o, int n, tl_tensor *const
 TL_API int tl_optimizer_groups(const tl_optimizer *o);
 TL_API tl_param_group *tl_optimizer_group(const tl_optimizer *o, int group); /* NULL when out of range */
 TL_API int tl_optimizer_group_size(const tl_optimizer *o, int group);        /* parameters, without repetitions */
-/* Updates every parameter that has a gradient, all of them by one kernel call a device. Nothing is recorded. float16 and
- * bfloat16 parameters keep a float32 master copy, which an outside change of the parameter overrides. */
+/* Updates every parameter that has a gradient, all of them by one kernel call a device. Nothing is recorded. float16
+ * and bfloat16 parameters keep a float32 master copy, which an outside change of the parameter overrides. */
 TL_API tl_status tl_optimizer_step(tl_optimizer *o);
 TL_API tl_status tl_optimizer_zero_grad(tl_optimizer *o, bool set_to_nil);
 /* Somebody decided not to step (a gradient scaler): for the schedules it counts as a call, for the parameters not. */
@@ -55,10 +55,12 @@ TL_API tl_status tl_optimizer_set_state(tl_optimizer *o, int i, int k, tl_tensor
 TL_API tl_status tl_optimizer_progress(const tl_optimizer *o, int i, double *step, double *mu_product);
 TL_API tl_status tl_optimizer_set_progress(tl_optimizer *o, int i, double step, double mu_product);
 
-/* ---- learning-rate schedules (engine/train/scheduler.c, schedules.c) ----------------------------------------------- */
+/* ---- learning-rate schedules (engine/train/scheduler.c, schedules.c) ------------------------------------------- */
 
-typedef enum tl_schedule_kind { /* PyTorch's names and formulas; t counts the steps from 0 */
-  TL_LAMBDA_LR = 0,     /* initial_lr * factor(t): the host computes the factors, see tl_scheduler_set_factors */
+/* PyTorch's names and formulas; t counts the steps from 0. LAMBDA and MULTIPLICATIVE take factors that the host
+ * computes: see tl_scheduler_set_factors. */
+typedef enum tl_schedule_kind {
+  TL_LAMBDA_LR = 0,     /* initial_lr * factor(t) */
   TL_MULTIPLICATIVE_LR, /* lr * factor(t) */
   TL_STEP_LR,
   TL_MULTI_STEP_LR,
@@ -82,11 +84,11 @@ typedef struct tl_schedule_options {
   double last_epoch; /* -1 starts; else the optimizer's groups must have an initial_lr */
   double gamma, factor, start_factor, end_factor, power, eta_min, lr_decay;
   double step_size, total_iters, T_max, T_0, T_mult;
-  double step_size_up, step_size_down;                     /* CyclicLR */
+  double step_size_up, step_size_down;                         /* CyclicLR */
   double total_steps, pct_start, div_factor, final_div_factor; /* OneCycleLR */
-  double patience, threshold, cooldown, eps;               /* ReduceLROnPlateau */
-  int mode;          /* CyclicLR: 0 triangular, 1 triangular2, 2 exp_range, 3 the host's factor; plateau: 0 min, 1 max */
-  int threshold_mode; /* 0 rel, 1 abs */
+  double patience, threshold, cooldown, eps;                   /* ReduceLROnPlateau */
+  int mode; /* CyclicLR: 0 triangular, 1 triangular2, 2 exp_range, 3 the host's factor; plateau: 0 min, 1 max */
+  int threshold_mode;                       /* 0 rel, 1 abs */
   bool cycle_momentum, three_phase, linear; /* linear: OneCycleLR's anneal_strategy */
   int milestone_count;
   const double *milestones;
@@ -103,7 +105,7 @@ typedef struct tl_schedule_progress {
 
 typedef struct tl_scheduler tl_scheduler;
 
-TL_API const char *tl_schedule_name(int kind);                                  /* "StepLR"; NULL: no such kind */
+TL_API const char *tl_schedule_name(int kind);                                 /* "StepLR"; NULL: no such kind */
 TL_API tl_status tl_schedule_defaults(int kind, tl_schedule_options *options); /* PyTorch's; nan where it has none */
 /* Makes the schedule and takes its initial step: the optimizer's groups get their first lr (and momentum). */
 TL_API tl_status tl_scheduler_new(int kind, tl_optimizer *o, const tl_schedule_options *options, tl_scheduler **out);
@@ -116,7 +118,7 @@ TL_API void tl_scheduler_free(tl_scheduler *s); /* drops one reference; NULL is 
 /* One step. *early (may be NULL) tells, once an optimizer, that the optimizer has not stepped yet: the schedule's first
  * value is lost, which the host may want to say. */
 TL_API tl_status tl_scheduler_step(tl_scheduler *s, bool *early);
-TL_API tl_status tl_scheduler_step_metric(tl_scheduler *s, double metric);             /* ReduceLROnPlateau */
+TL_API tl_status tl_scheduler_step_metric(tl_scheduler *s, double metric);         /* ReduceLROnPlateau */
 TL_API tl_status tl_scheduler_step_to(tl_scheduler *s, double epoch, bool *early); /* CosineAnnealingWarmRestarts */
 /* Functions of the host: before a step, one factor a group of the host's function at tl_scheduler_argument(). restart:
  * the step is the first of a part of a sequence. tl_scheduler_next_part: where a sequence's next step goes. */

@@ -12,11 +12,11 @@
 #define STATE_2(i) , &a[i], &b[i]
 #define STATE_3(i) , &a[i], &b[i], &d[i]
 #define RUN(T, prefix, name, states)                                                                               \
-  static void prefix##_run_##name(const prefix##_coefficients *c, int64_t n, T *restrict p, const T *restrict g,    \
-                                  T *restrict a, T *restrict b, T *restrict d) {                                    \
-    const prefix##_coefficients k = *c;                                                                             \
-    (void)a, (void)b, (void)d;                                                                                      \
-    _Pragma("omp simd") for (int64_t i = 0; i < n; i++) prefix##_update_##name(&k, g[i], &p[i] STATE_##states(i));  \
+  static void prefix##_run_##name(const prefix##_coefficients *c, int64_t n, T *restrict p, const T *restrict g,   \
+                                  T *restrict a, T *restrict b, T *restrict d) {                                   \
+    const prefix##_coefficients k = *c;                                                                            \
+    (void)a, (void)b, (void)d;                                                                                     \
+    _Pragma("omp simd") for (int64_t i = 0; i < n; i++) prefix##_update_##name(&k, g[i], &p[i] STATE_##states(i)); \
   }
 #define RUN_F32(name, states) RUN(float, f32, name, states)
 #define RUN_F64(name, states) RUN(double, f64, name, states)
@@ -33,8 +33,8 @@ static void (*const run_f64[])(const f64_coefficients *, int64_t, double *, cons
 
 #define AT(T, pointer) ((pointer) == NULL ? NULL : (T *)(pointer) + first)
 
-/* float16 and bfloat16: the master moves, the parameter becomes its rounding. A parameter that is no longer the rounding
- * of its master was changed from outside: it starts again from there. */
+/* float16 and bfloat16: the master moves, the parameter becomes its rounding. A parameter that is no longer the
+ * rounding of its master was changed from outside: it starts again from there. */
 static void update_low(const tl_update *u, int64_t first, int64_t n) {
   const f32_coefficients c = f32_narrow(u->by);
   float p[TL_CHUNK], g[TL_CHUNK], low[TL_CHUNK];

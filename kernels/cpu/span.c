@@ -49,19 +49,19 @@ static double largest_f64(const double *x, int64_t n) {
   return d;
 }
 
-#define POWER_SUM(name, T, largest)                                                                    \
-  static double name(const T *x, int64_t n, double p) {                                                \
-    double sum = 0;                                                                                    \
-    if (p == 2) {                                                                                      \
+#define POWER_SUM(name, T, largest)                                                                              \
+  static double name(const T *x, int64_t n, double p) {                                                          \
+    double sum = 0;                                                                                              \
+    if (p == 2) {                                                                                                \
       _Pragma("omp simd reduction(+ : sum)") for (int64_t i = 0; i < n; i++) sum += (double)x[i] * (double)x[i]; \
-    } else if (p == 1) {                                                                               \
-      _Pragma("omp simd reduction(+ : sum)") for (int64_t i = 0; i < n; i++) sum += fabs((double)x[i]); \
-    } else if (p == INFINITY) {                                                                        \
-      sum = largest(x, n);                                                                             \
-    } else {                                                                                           \
-      for (int64_t i = 0; i < n; i++) sum += pow(fabs((double)x[i]), p);                               \
-    }                                                                                                  \
-    return sum;                                                                                        \
+    } else if (p == 1) {                                                                                         \
+      _Pragma("omp simd reduction(+ : sum)") for (int64_t i = 0; i < n; i++) sum += fabs((double)x[i]);          \
+    } else if (p == INFINITY) {                                                                                  \
+      sum = largest(x, n);                                                                                       \
+    } else {                                                                                                     \
+      for (int64_t i = 0; i < n; i++) sum += pow(fabs((double)x[i]), p);                                         \
+    }                                                                                                            \
+    return sum;                                                                                                  \
   }
 POWER_SUM(power_sum_f32, float, largest_f32)
 POWER_SUM(power_sum_f64, double, largest_f64)
@@ -87,7 +87,8 @@ static double norm_blocks(int n, const tl_span *list, int64_t first, int64_t end
   for (int i = 0; i < n && end > 0; i++) {
     int64_t blocks = blocks_of(&list[i]);
     for (int64_t k = first < 0 ? 0 : first; k < blocks && k < end; k++)
-      sum = join(sum, norm_block(&list[i], k * BLOCK, list[i].n - k * BLOCK < BLOCK ? list[i].n - k * BLOCK : BLOCK, p), p);
+      sum = join(sum, norm_block(&list[i], k * BLOCK, list[i].n - k * BLOCK < BLOCK ? list[i].n - k * BLOCK : BLOCK, p),
+                 p);
     first -= blocks;
     end -= blocks;
   }
@@ -102,7 +103,8 @@ tl_status tl_cpu_span_norm(int n, const tl_span *list, double p, double *result)
   }
   double part[GROUPS], sum = 0;
 #pragma omp parallel for schedule(static)
-  for (int64_t i = 0; i < GROUPS; i++) part[i] = norm_blocks(n, list, i * blocks / GROUPS, (i + 1) * blocks / GROUPS, p);
+  for (int64_t i = 0; i < GROUPS; i++)
+    part[i] = norm_blocks(n, list, i * blocks / GROUPS, (i + 1) * blocks / GROUPS, p);
   for (int i = 0; i < GROUPS; i++) sum = join(sum, part[i], p);
   *result = sum;
   return TL_OK;

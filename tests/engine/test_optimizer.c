@@ -56,19 +56,19 @@ static void follow(int kind, const tl_param_group *options, int dtype, int steps
     double version = tl_version_of(p);
     give_grad(p, &grads[i]);
     ck_ok(tl_optimizer_step(o));
-    ck_assert_msg(fabs(value(p) - expected[i]) <= tolerance, "%s, step %d: %.9g, expected %.9g", tl_optimizer_name(kind),
-                  i + 1, value(p), expected[i]);
+    ck_assert_msg(fabs(value(p) - expected[i]) <= tolerance, "%s, step %d: %.9g, expected %.9g",
+                  tl_optimizer_name(kind), i + 1, value(p), expected[i]);
     ck_assert(tl_version_of(p) > version);
     ck_assert(tl_is_leaf(p));
   }
   tl_optimizer_free(o);
   tl_tensor_free(p);
 }
-#define FOLLOW(kind, options, grads, ...)                                                                            \
-  do {                                                                                                               \
-    const double expected_[] = {__VA_ARGS__};                                                                        \
-    follow(kind, options, TL_FLOAT32, (int)(sizeof expected_ / sizeof *expected_), grads, expected_, 2e-7);          \
-    follow(kind, options, TL_FLOAT64, (int)(sizeof expected_ / sizeof *expected_), grads, expected_, 2e-7);          \
+#define FOLLOW(kind, options, grads, ...)                                                                   \
+  do {                                                                                                      \
+    const double expected_[] = {__VA_ARGS__};                                                               \
+    follow(kind, options, TL_FLOAT32, (int)(sizeof expected_ / sizeof *expected_), grads, expected_, 2e-7); \
+    follow(kind, options, TL_FLOAT64, (int)(sizeof expected_ / sizeof *expected_), grads, expected_, 2e-7); \
   } while (0)
 
 static const double uneven[3] = {.5, -1, 2}, ones[4] = {1, 1, 1, 1}, tiny[3] = {1e-4, 1e-4, 1e-4};
@@ -262,7 +262,8 @@ START_TEST(strided_parameters_and_gradients) {
   for (int dtype = TL_FLOAT32; dtype <= TL_FLOAT64; dtype++) {
     int kind = _i / 3;
     tl_param_group g = rich(kind, _i % 3);
-    tl_tensor *base = random_tensor(dtype, SHAPE(5, 7), 1), *strided, *plain, *row = random_tensor(dtype, SHAPE(1, 5), 2), *grad, *dense;
+    tl_tensor *base = random_tensor(dtype, SHAPE(5, 7), 1), *strided, *plain,
+              *row = random_tensor(dtype, SHAPE(1, 5), 2), *grad, *dense;
     ck_ok(tl_transpose(base, 0, 1, &strided));
     ck_ok(tl_contiguous(strided, &plain));
     ck_ok(tl_expand(row, SHAPE(7, 5), &grad));

@@ -35,8 +35,8 @@ static tl_scheduler *schedule(int kind, const tl_schedule_options *by) {
 /* The lr before each of n steps. */
 static void follow(tl_scheduler *s, int n, const double *expected) {
   for (int i = 0; i < n; i++) {
-    ck_assert_msg(fabs(group()->lr - expected[i]) <= 1e-5 * fabs(expected[i]) + 1e-12, "step %d: lr %.9g, expected %.9g", i,
-                  group()->lr, expected[i]);
+    ck_assert_msg(fabs(group()->lr - expected[i]) <= 1e-5 * fabs(expected[i]) + 1e-12,
+                  "step %d: lr %.9g, expected %.9g", i, group()->lr, expected[i]);
     ck_assert_double_eq(tl_scheduler_last_lrs(s)[0], group()->lr);
     if (i < n - 1) ck_ok(tl_scheduler_step(s, NULL));
   }
@@ -212,8 +212,8 @@ START_TEST(one_cycle_phases_of_no_length) {
         by.three_phase = three;
         tl_scheduler *s = schedule(TL_ONE_CYCLE_LR, &by);
         for (int i = 0; i < total; i++) {
-          ck_assert_msg(group()->lr >= 4e-6 - 1e-12 && group()->lr <= 1, "total %d, pct_start %g, step %d: %g", total, pct[k], i,
-                        group()->lr);
+          ck_assert_msg(group()->lr >= 4e-6 - 1e-12 && group()->lr <= 1, "total %d, pct_start %g, step %d: %g", total,
+                        pct[k], i, group()->lr);
           ck_ok(tl_scheduler_step(s, NULL));
         }
         tl_scheduler_free(s);
@@ -356,7 +356,8 @@ START_TEST(refusals) {
   by = options(TL_PLATEAU_LR);
   by.factor = 1;
   ck_fails(tl_scheduler_new(TL_PLATEAU_LR, optimizer, &by, &s), TL_ERR_VALUE, "factor");
-  ck_fails(tl_scheduler_sequence(optimizer, 2, (tl_scheduler *[]){e, p}, (const double[]){1}, &s), TL_ERR_VALUE, "Plateau");
+  ck_fails(tl_scheduler_sequence(optimizer, 2, (tl_scheduler *[]){e, p}, (const double[]){1}, &s), TL_ERR_VALUE,
+           "Plateau");
   ck_fails(tl_scheduler_chain(2, (tl_scheduler *[]){e, e}, &s), TL_ERR_VALUE, "twice");
   ck_fails(tl_scheduler_chain(0, NULL, &s), TL_ERR_VALUE, "no schedules");
   ck_fails(tl_scheduler_step_to(e, 3, NULL), TL_ERR_VALUE, "WarmRestarts");

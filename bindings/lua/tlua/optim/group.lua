@@ -40,8 +40,8 @@ end
 --- Is `name` one of the class's options? If not: an error that names the nearest one.
 function group.check_name(class, name)
   if class.has[name] then return end
-  local near = type(name) == "string" and base.nearest(name, class.options)
-  fail(("%s: there is no option '%s'%s"):format(class.name, tostring(name), near and ", did you mean '" .. near .. "'?" or ""))
+  name = tostring(name)
+  fail(("%s: there is no option '%s'%s"):format(class.name, name, base.suggestion(name, class.has)))
 end
 
 local methods = {}

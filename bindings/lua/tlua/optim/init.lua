@@ -35,7 +35,9 @@ end
 --- Adds a group {params=, lr=, ...}; what it does not say is the optimizer's.
 function Optimizer:add_param_group(given)
   local class = self.class
-  if type(given) ~= "table" or given.params == nil then fail(class.name .. ": a group is a table {params=..., lr=...}") end
+  if type(given) ~= "table" or given.params == nil then
+    fail(class.name .. ": a group is a table {params=..., lr=...}")
+  end
   local options = group.copy(self.options)
   for name, value in pairs(given) do
     if name ~= "params" then
@@ -111,8 +113,8 @@ local function state_of(self, i)
   return state
 end
 
---- {state = {[i] = {step=, exp_avg=...}}, param_groups = {{lr=, ..., params={i, ...}}}}: i counts the parameters over all
---- groups, from 1. The tensors are the optimizer's own, not copies.
+--- {state = {[i] = {step=, exp_avg=...}}, param_groups = {{lr=, ..., params={i, ...}}}}: i counts the parameters over
+--- all groups, from 1. The tensors are the optimizer's own, not copies.
 function Optimizer:state_dict()
   local dict = { state = {}, param_groups = {} }
   local i = 0
@@ -162,7 +164,8 @@ local function match(self, op, dict)
   for k, g in ipairs(self.param_groups) do
     local saved = dict.param_groups[k]
     if type(saved.params) ~= "table" or #saved.params ~= #g.params then
-      fail(("%s: group %d of the state has %d parameters, the optimizer's %d"):format(op, k, #(saved.params or {}), #g.params))
+      fail(("%s: group %d of the state has %d parameters, the optimizer's %d"):format(op, k, #(saved.params or {}),
+        #g.params))
     end
     for name, value in pairs(saved) do
       if name ~= "params" and not elsewhere[name] then
@@ -173,7 +176,9 @@ local function match(self, op, dict)
     for j, id in ipairs(saved.params) do
       local state = dict.state[id]
       for name, value in pairs(state or {}) do
-        if not known[name] then fail(("%s: the state of parameter %s has an unknown entry '%s'"):format(op, id, name)) end
+        if not known[name] then
+          fail(("%s: the state of parameter %s has an unknown entry '%s'"):format(op, id, name))
+        end
         if name == "step" or name == "mu_product" then
           number(op, name, value)
         elseif not is_tensor(value) or not same_shape(value, g.params[j]) then

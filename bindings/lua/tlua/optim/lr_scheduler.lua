@@ -42,8 +42,8 @@ end
 -- ---- steps ----
 
 local function warn(self)
-  io.stderr:write(("tlua: %s: step() before the optimizer's first step(): the first learning rate of the schedule is skipped\n")
-    :format(self.name))
+  io.stderr:write("tlua: ", self.name, ": step() before the optimizer's first step(): the first learning rate of the ",
+    "schedule is skipped\n")
 end
 
 local function number(op, value)
@@ -170,7 +170,9 @@ local function functions_of(op, optimizer, name, value)
   for i = 1, n do
     functions[i] = value
     if type(value) == "table" then functions[i] = value[i] end
-    if type(functions[i]) ~= "function" then fail(("%s: %s must be a function, or a list of one for each of the %d groups"):format(op, name, n)) end
+    if type(functions[i]) ~= "function" then
+      fail(("%s: %s must be a function, or a list of one for each of the %d groups"):format(op, name, n))
+    end
   end
   return functions
 end
@@ -247,7 +249,8 @@ local function new(class, optimizer, ...)
     self.factors, self.calls_lua = doubles(#self.functions), true
     if options.scale_fn then c.mode = 3 end
     if class.kind ~= C.TL_MULTIPLICATIVE_LR then
-      factors_of(self, class.kind == C.TL_LAMBDA_LR and c.last_epoch + 1 or c.threshold_mode == 0 and 1 or 0, self.factors)
+      local first = class.kind == C.TL_LAMBDA_LR and c.last_epoch + 1 or c.threshold_mode == 0 and 1 or 0
+      factors_of(self, first, self.factors)
     end
     c.factors = self.factors
   end
@@ -276,7 +279,8 @@ define(C.TL_LINEAR_LR, { "start_factor", "end_factor", "total_iters" },
 define(C.TL_EXPONENTIAL_LR, { "gamma" }, { gamma = optional })
 define(C.TL_POLYNOMIAL_LR, { "total_iters", "power" }, { total_iters = optional, power = optional })
 define(C.TL_COSINE_LR, { "T_max", "eta_min" }, { T_max = optional, eta_min = optional })
-define(C.TL_COSINE_RESTARTS_LR, { "T_0", "T_mult", "eta_min" }, { T_0 = optional, T_mult = optional, eta_min = optional })
+define(C.TL_COSINE_RESTARTS_LR, { "T_0", "T_mult", "eta_min" },
+  { T_0 = optional, T_mult = optional, eta_min = optional })
 define(C.TL_ADAM_LR, { "lr_decay" }, { lr_decay = optional })
 define(C.TL_CYCLIC_LR, { "base_lr", "max_lr" }, {
   base_lr = optional, max_lr = optional, step_size_up = optional, step_size_down = optional, mode = optional,
@@ -310,7 +314,9 @@ local function parts_of(op, parts)
   if type(parts) ~= "table" or #parts == 0 then fail(op .. ": the schedules are a list of at least one") end
   local handles, calls_lua = ffi.new("tl_scheduler *[?]", #parts), false
   for i, part in ipairs(parts) do
-    if getmetatable(part) ~= metatable then fail(("%s: schedule %d must be a schedule, got %s"):format(op, i, type(part))) end
+    if getmetatable(part) ~= metatable then
+      fail(("%s: schedule %d must be a schedule, got %s"):format(op, i, type(part)))
+    end
     handles[i - 1] = part.handle
     calls_lua = calls_lua or part.calls_lua
   end
