@@ -12,6 +12,7 @@ local is_tensor = base.is_tensor
 local files = {}
 
 local FORMAT = "1"
+local SAVED = "tensors, numbers, strings, booleans and tables of them can be saved"
 
 -- ---- texts ----
 
@@ -101,7 +102,7 @@ flatten = function(parts, value, path, name, place)
   if is_tensor(value) then return add_tensor(parts, value, path, name) end
   if type(value) == "table" then return flatten_table(parts, value, path, name, place) end
   local text = encode_value(value)
-  if not text then fail(("save: %s is %s; tensors, numbers, strings, booleans and tables of them can be saved"):format(place, base.kind(value))) end
+  if not text then fail(("save: %s is %s; %s"):format(place, base.kind(value), SAVED)) end
   parts:note("value:" .. path, text)
 end
 
@@ -141,7 +142,7 @@ end
 function files.save(path, value)
   readers.check_path(path, "save")
   if type(value) ~= "table" and not is_tensor(value) and not encode_value(value) then
-    fail("save: argument 2 is " .. base.kind(value) .. "; tensors, numbers, strings, booleans and tables of them can be saved")
+    fail("save: argument 2 is " .. base.kind(value) .. "; " .. SAVED)
   end
   local parts = collect(value)
   local tensors, n = base.tensors(parts.tensors, "save")

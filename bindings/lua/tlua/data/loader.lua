@@ -42,7 +42,11 @@ end
 
 function Gathered:next()
   local out = self.out
-  check(C.tl_loader_next(self.handle, out, more))
+  local status = C.tl_loader_next(self.handle, out, more)
+  if status ~= 0 then
+    base.again(status)
+    check(C.tl_loader_next(self.handle, out, more))
+  end
   if not more[0] then return nil end
   if self.n == 1 then return wrap(out[0]) end
   if self.n == 2 then

@@ -1,0 +1,73 @@
+-- tl.progress: iteration passes through unchanged, plain lines where there is no terminal.
+local tl = require "tlua"
+
+-- A file that remembers what is written to it.
+local function sink()
+  local s = { text = "" }
+  function s:write(...) self.text = self.text .. table.concat { ... } end
+  function s.flush() end
+  return s
+end
+
+describe("tl.progress", function()
+  it("counts to n", function()
+    local seen, out = {}, sink()
+    for i in tl.progress(3, { file = out, desc = "count" }) do seen[#seen + 1] = i end
+    assert.same({ 1, 2, 3 }, seen)
+    assert.matches("^count: 3/3 it, 00:00, [%d%.]+ it/s\n$", out.text)
+  end)
+
+  it("iterates over lists, functions and loaders", function()
+    local out = sink()
+    local seen = {}
+    for i, v in tl.progress({ "a", "b" }, { file = out }) do seen[i] = v end
+    assert.same({ "a", "b" }, seen)
+    seen = {}
+    for word in tl.progress(("x y z"):gmatch("%a"), { file = out, total = 3 }) do seen[#seen + 1] = word end
+    assert.same({ "x", "y", "z" }, seen)
+    local loader = tl.data.DataLoader(tl.data.TensorDataset(tl.arange(5)), { batch_size = 2 })
+    local bar = tl.progress(loader, { file = out })
+    for _ = 1, 2 do -- a bar can be used for every epoch
+      local n = 0
+      for x in bar do n = n + #x end
+      assert.equal(5, n)
+    end
+    assert.matches("3/3 it[^\n]+\n3/3 it[^\n]+\n$", out.text)
+  end)
+
+  it("shows what it is told, in order of mention", function()
+    local out = sink()
+    local bar = tl.progress(2, { file = out, unit = "img", unit_scale = 64 })
+    for i in bar do
+      bar:set { loss = tl.tensor(1 / i), epoch = 3 }
+      bar:set { acc = "91 %" }
+    end
+    assert.matches("^2/2 steps, 00:00, [%d%.]+ img/s, epoch=3, loss=0.5, acc=91 %%\n$", out.text)
+  end)
+
+  it("writes a line now and then", function()
+    local out = sink()
+    for _ in tl.progress(4, { file = out, line_interval = 0 }) do end
+    local _, lines = out.text:gsub("\n", "")
+    assert.equal(5, lines)
+    assert.matches("^1/4 it", out.text)
+  end)
+
+  it("ends when it is closed early", function()
+    local out = sink()
+    local bar = tl.progress(4, { file = out })
+    for i in bar do
+      if i == 2 then break end
+    end
+    assert.equal("", out.text)
+    bar:close()
+    bar:close()
+    assert.matches("^1/4 it[^\n]*\n$", out.text)
+  end)
+
+  it("refuses what cannot be iterated, and unknown options", function()
+    assert.error_matches(function() tl.progress("text") end, "argument 1 must be an iterator")
+    assert.error_matches(function() tl.progress(3, { totl = 1 }) end, "there is no option 'totl', did you mean 'total'%?")
+    assert.error_matches(function() tl.progress(3, { file = sink() }):set(1) end, "takes a table")
+  end)
+end)
