@@ -68,8 +68,8 @@ static const char *field(const reader *r, int i) { return r->text.data + ((const
 static tl_status put(reader *r, int byte) {
   char c = (char)byte;
   if (r->text.used >= MAX_RECORD)
-    return TL_FAIL(TL_ERR_FORMAT, OP, "%s: the record at line %lld is longer than %d bytes", r->s->label, (long long)r->record,
-                   MAX_RECORD);
+    return TL_FAIL(TL_ERR_FORMAT, OP, "%s: the record at line %lld is longer than %d bytes", r->s->label,
+                   (long long)r->record, MAX_RECORD);
   return append(&r->text, &c, 1);
 }
 
@@ -99,7 +99,8 @@ static tl_status read_quoted(reader *r, int *byte) {
 static tl_status read_field(reader *r, int *byte) {
   size_t start = r->text.used;
   if (r->fields == MAX_FIELDS)
-    return TL_FAIL(TL_ERR_FORMAT, OP, "%s: line %lld has more than %d fields", r->s->label, (long long)r->record, MAX_FIELDS);
+    return TL_FAIL(TL_ERR_FORMAT, OP, "%s: line %lld has more than %d fields", r->s->label, (long long)r->record,
+                   MAX_FIELDS);
   TL_TRY(append(&r->starts, &start, sizeof start));
   bool quoted = *byte == '"';
   if (quoted) TL_TRY(read_quoted(r, byte));
@@ -181,10 +182,12 @@ static tl_status locate(reader *r, int i, bool header, int *place) {
     return TL_FAIL(TL_ERR_INDEX, OP, "%s: there is no column %lld, line %lld has %d", r->s->label,
                    (long long)tl_position(r->o->positions[i]), (long long)r->record, r->width);
   }
-  if (!header) return TL_FAIL(TL_ERR_VALUE, OP, "%s: column '%s' is asked for by name, and there is no header", r->s->label, name);
+  if (!header)
+    return TL_FAIL(TL_ERR_VALUE, OP, "%s: column '%s' is asked for by name, and there is no header", r->s->label, name);
   for (*place = 0; *place < r->width; ++*place)
     if (strcmp(field(r, *place), name) == 0) return TL_OK;
-  return TL_FAIL(TL_ERR_VALUE, OP, "%s: the header (line %lld) has no column '%s'", r->s->label, (long long)r->record, name);
+  return TL_FAIL(TL_ERR_VALUE, OP, "%s: the header (line %lld) has no column '%s'", r->s->label, (long long)r->record,
+                 name);
 }
 
 static tl_status select_columns(reader *r, bool header) {
@@ -209,16 +212,16 @@ static bool is_header(const reader *r) {
 
 static tl_status take_row(reader *r) {
   if (r->fields != r->width)
-    return TL_FAIL(TL_ERR_FORMAT, OP, "%s: line %lld has %d fields, the lines before have %d", r->s->label, (long long)r->record,
-                   r->fields, r->width);
+    return TL_FAIL(TL_ERR_FORMAT, OP, "%s: line %lld has %d fields, the lines before have %d", r->s->label,
+                   (long long)r->record, r->fields, r->width);
   TL_TRY(reserve(&r->values, (size_t)r->count * sizeof(double)));
   for (int i = 0; i < r->count; i++) {
     const char *text = field(r, r->selected[i]);
     double value = NAN;
     if (!parse_number(text, &value)) {
       if (!is_blank(text))
-        return TL_FAIL(TL_ERR_FORMAT, OP, "%s: line %lld, column %d: '%s' is not a number", r->s->label, (long long)r->record,
-                       r->selected[i] + 1, tl_printable(text, strlen(text)));
+        return TL_FAIL(TL_ERR_FORMAT, OP, "%s: line %lld, column %d: '%s' is not a number", r->s->label,
+                       (long long)r->record, r->selected[i] + 1, tl_printable(text, strlen(text)));
       if (!r->o->allow_missing)
         return TL_FAIL(TL_ERR_FORMAT, OP, "%s: line %lld, column %d is empty", r->s->label, (long long)r->record,
                        r->selected[i] + 1);

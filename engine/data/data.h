@@ -40,13 +40,13 @@ TL_API tl_status tl_read_npz(const char *path, tl_archive **out);
 /* ---- csv (engine/data/csv.c): RFC 4180 ---- */
 
 typedef struct tl_csv_options {
-  int delimiter;             /* ',' */
-  int header;                /* 0 none, 1 the first record, -1 the first record when one of its fields is not a number */
-  int columns;               /* how many are selected; 0: all */
-  const char *const *names;  /* [columns] by the header's name, an entry may be NULL: */
-  const int *positions;      /* [columns] then by position, 0-based */
-  bool allow_missing;        /* an empty field is nan instead of an error */
-  int dtype;                 /* of the table */
+  int delimiter;            /* ',' */
+  int header;               /* 0 none, 1 the first record, -1 the first record when one of its fields is not a number */
+  int columns;              /* how many are selected; 0: all */
+  const char *const *names; /* [columns] by the header's name, an entry may be NULL: */
+  const int *positions;     /* [columns] then by position, 0-based */
+  bool allow_missing;       /* an empty field is nan instead of an error */
+  int dtype;                /* of the table */
 } tl_csv_options;
 /* table (rows, columns); columns: its names, or positions as text without a header, each with its column (rows) */
 TL_API tl_status tl_read_csv(const char *path, const tl_csv_options *options, tl_tensor **table, tl_archive **columns);

@@ -38,11 +38,11 @@ static void swap_bytes(void *data, int64_t n, size_t size) {
     }
 }
 
-#define WIDEN(from, to)                                                    \
-  for (int64_t i = 0; i < n; i++) {                                        \
-    from v;                                                                \
-    memcpy(&v, (const char *)src + i * (int64_t)sizeof v, sizeof v);       \
-    ((to *)dst)[i] = v;                                                    \
+#define WIDEN(from, to)                                              \
+  for (int64_t i = 0; i < n; i++) {                                  \
+    from v;                                                          \
+    memcpy(&v, (const char *)src + i * (int64_t)sizeof v, sizeof v); \
+    ((to *)dst)[i] = v;                                              \
   }
 
 /* n native stored elements at src -> tensor elements at dst */
@@ -83,7 +83,8 @@ static tl_status fill(tl_source *s, tl_element e, bool big_endian, tl_tensor *t)
   return TL_OK;
 }
 
-tl_status tl_source_tensor(tl_source *s, tl_element e, bool big_endian, int ndim, const int64_t *shape, tl_tensor **out) {
+tl_status tl_source_tensor(tl_source *s, tl_element e, bool big_endian, int ndim, const int64_t *shape,
+                           tl_tensor **out) {
   int64_t bytes;
   TL_TRY(tl_element_total(s, e, ndim, shape, &bytes));
   TL_TRY(tl_source_promise(s, bytes, "the data"));

@@ -7,7 +7,8 @@ static tl_status parse(tl_source *s, tl_tensor **out) {
   unsigned char head[4], size[4];
   TL_TRY(tl_source_read(s, head, 4, "the IDX header"));
   if (head[0] != 0 || head[1] != 0)
-    return TL_FAIL(TL_ERR_FORMAT, s->op, "%s: not an IDX file (it starts with %02x %02x, not 00 00)", s->label, head[0], head[1]);
+    return TL_FAIL(TL_ERR_FORMAT, s->op, "%s: not an IDX file (it starts with %02x %02x, not 00 00)", s->label, head[0],
+                   head[1]);
   tl_element e;
   switch (head[2]) {
     case 0x08: e = TL_ELEMENT_U8; break;

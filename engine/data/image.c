@@ -10,16 +10,19 @@
 
 tl_status tl_check_image(const tl_source *s, uint32_t width, uint32_t height, int64_t per_byte) {
   int64_t pixels = (int64_t)width * height;
-  if (width == 0 || height == 0) return TL_FAIL(TL_ERR_FORMAT, s->op, "%s: an image of %ux%u pixels", s->label, width, height);
+  if (width == 0 || height == 0)
+    return TL_FAIL(TL_ERR_FORMAT, s->op, "%s: an image of %ux%u pixels", s->label, width, height);
   if (pixels > TL_MAX_PIXELS)
-    return TL_FAIL(TL_ERR_UNSUPPORTED, s->op, "%s: an image of %ux%u pixels, the most is %d in all", s->label, width, height,
-                   TL_MAX_PIXELS);
+    return TL_FAIL(TL_ERR_UNSUPPORTED, s->op, "%s: an image of %ux%u pixels, the most is %d in all", s->label, width,
+                   height, TL_MAX_PIXELS);
   if (pixels / per_byte > s->size + SLACK_BYTES)
-    return TL_FAIL(TL_ERR_FORMAT, s->op, "%s: claims %ux%u pixels in %lld bytes", s->label, width, height, (long long)s->size);
+    return TL_FAIL(TL_ERR_FORMAT, s->op, "%s: claims %ux%u pixels in %lld bytes", s->label, width, height,
+                   (long long)s->size);
   return TL_OK;
 }
 
-tl_status tl_image_planes(const uint8_t *pixels, int step, int channels, int64_t height, int64_t width, tl_tensor **out) {
+tl_status tl_image_planes(const uint8_t *pixels, int step, int channels, int64_t height, int64_t width,
+                          tl_tensor **out) {
   int64_t shape[3] = {channels, height, width}, n = height * width;
   tl_tensor *t;
   TL_TRY(tl_empty(3, shape, TL_UINT8, TL_CPU, &t));

@@ -13,6 +13,7 @@ tl_status tl_decode_jpeg(tl_source *s, tl_tensor **out);
 /* Could a file of this size hold such an image? `per_byte`: the most pixels that one byte can stand for. */
 tl_status tl_check_image(const tl_source *s, uint32_t width, uint32_t height, int64_t per_byte);
 /* `step` interleaved channels a pixel; the first `channels` of them become planes. */
-tl_status tl_image_planes(const uint8_t *pixels, int step, int channels, int64_t height, int64_t width, tl_tensor **out);
+tl_status tl_image_planes(const uint8_t *pixels, int step, int channels, int64_t height, int64_t width,
+                          tl_tensor **out);
 
 #endif

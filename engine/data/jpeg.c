@@ -53,7 +53,8 @@ static void read_rows(decoder *d) {
 static tl_status decode(tl_source *s, decoder *d, tl_tensor **out) {
   struct jpeg_decompress_struct *jpeg = &d->jpeg;
   if (setjmp(d->failed) != 0)
-    return TL_FAIL(TL_ERR_FORMAT, s->op, "%s: the JPEG data is damaged (%s)", s->label, tl_printable(d->message, strlen(d->message)));
+    return TL_FAIL(TL_ERR_FORMAT, s->op, "%s: the JPEG data is damaged (%s)", s->label,
+                   tl_printable(d->message, strlen(d->message)));
   jpeg_create_decompress(jpeg);
   jpeg->client_data = d;
   d->progress.progress_monitor = watch;
@@ -70,7 +71,8 @@ static tl_status decode(tl_source *s, decoder *d, tl_tensor **out) {
   if (d->pixels == NULL)
     return TL_FAIL(TL_ERR_MEMORY, s->op, "no memory for an image of %ux%u", jpeg->output_width, jpeg->output_height);
   read_rows(d);
-  return tl_image_planes(d->pixels, jpeg->output_components, jpeg->output_components, jpeg->output_height, jpeg->output_width, out);
+  return tl_image_planes(d->pixels, jpeg->output_components, jpeg->output_components, jpeg->output_height,
+                         jpeg->output_width, out);
 }
 
 tl_status tl_decode_jpeg(tl_source *s, tl_tensor **out) {

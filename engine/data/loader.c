@@ -23,10 +23,10 @@ struct tl_loader {
   tl_tensor **sources; /* [n] with rows that are contiguous each */
   int64_t *order;
   int64_t count, batch, batches;
-  int64_t next_out;    /* the batch to give out next */
-  int64_t scheduled;   /* batches below it have a slot */
-  int64_t next_take;   /* the batch a worker takes next */
-  int slots, workers;  /* workers: threads that run */
+  int64_t next_out;   /* the batch to give out next */
+  int64_t scheduled;  /* batches below it have a slot */
+  int64_t next_take;  /* the batch a worker takes next */
+  int slots, workers; /* workers: threads that run */
   slot *ring;
   bool stop;
   pthread_t *threads;
@@ -128,7 +128,8 @@ static tl_status start(tl_loader *l, int workers) {
     if (code == 0) l->workers++;
   }
   pthread_sigmask(SIG_SETMASK, &before, NULL);
-  return code == 0 ? TL_OK : TL_FAIL(TL_ERR_IO, OP, "worker thread %d does not start: %s", l->workers + 1, strerror(code));
+  return code == 0 ? TL_OK
+                   : TL_FAIL(TL_ERR_IO, OP, "worker thread %d does not start: %s", l->workers + 1, strerror(code));
 }
 
 void tl_loader_free(tl_loader *l) {
@@ -156,8 +157,10 @@ static tl_status check_arguments(int n, tl_tensor *const *tensors, const tl_tens
                                  int prefetch) {
   if (n < 1) return TL_FAIL(TL_ERR_VALUE, OP, "needs at least one tensor");
   if (batch < 1) return TL_FAIL(TL_ERR_VALUE, OP, "the batch size is %lld, it must be at least 1", (long long)batch);
-  if (workers < 0 || workers > 1024) return TL_FAIL(TL_ERR_VALUE, OP, "num_workers is %d, it must be 0 to 1024", workers);
-  if (prefetch < 1 || prefetch > 1024) return TL_FAIL(TL_ERR_VALUE, OP, "prefetch is %d, it must be 1 to 1024", prefetch);
+  if (workers < 0 || workers > 1024)
+    return TL_FAIL(TL_ERR_VALUE, OP, "num_workers is %d, it must be 0 to 1024", workers);
+  if (prefetch < 1 || prefetch > 1024)
+    return TL_FAIL(TL_ERR_VALUE, OP, "prefetch is %d, it must be 1 to 1024", prefetch);
   if (order->ndim != 1 || order->dtype != TL_INT64 || order->device != TL_CPU)
     return TL_FAIL(TL_ERR_DTYPE, OP, "the order must be a 1-d int64 tensor on the CPU, got %s %s", tl_shape_of(order),
                    tl_dtype_name(order->dtype));
@@ -193,8 +196,8 @@ static tl_status copy_order(tl_loader *l, const tl_tensor *order, int64_t sample
   for (int64_t i = 0; i < l->count; i++) {
     int64_t id = ids[i * order->strides[0]];
     if (id < 0 || id >= samples)
-      return TL_FAIL(TL_ERR_INDEX, OP, "the order names sample %lld at place %lld, there are %lld (from 0)", (long long)id,
-                     (long long)tl_position(i), (long long)samples);
+      return TL_FAIL(TL_ERR_INDEX, OP, "the order names sample %lld at place %lld, there are %lld (from 0)",
+                     (long long)id, (long long)tl_position(i), (long long)samples);
     l->order[i] = id;
   }
   return TL_OK;

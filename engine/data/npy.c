@@ -49,7 +49,8 @@ static tl_status parse_string(cursor *c, char *to, size_t room) {
   if (c->at == c->end || (*c->at != '\'' && *c->at != '"')) return unexpected(c);
   char quote = *c->at;
   const char *first = c->at + 1, *last = memchr(first, quote, (size_t)(c->end - first));
-  if (last == NULL || (size_t)(last - first) >= room || memchr(first, '\\', (size_t)(last - first)) != NULL) return unexpected(c);
+  if (last == NULL || (size_t)(last - first) >= room || memchr(first, '\\', (size_t)(last - first)) != NULL)
+    return unexpected(c);
   memcpy(to, first, (size_t)(last - first));
   to[last - first] = 0;
   c->at = last + 1;
@@ -61,7 +62,8 @@ static tl_status parse_size(cursor *c, int64_t *size) {
   const char *first = c->at;
   *size = 0;
   for (; c->at < c->end && *c->at >= '0' && *c->at <= '9'; c->at++)
-    if (__builtin_mul_overflow(*size, 10, size) || __builtin_add_overflow(*size, *c->at - '0', size)) return unexpected(c);
+    if (__builtin_mul_overflow(*size, 10, size) || __builtin_add_overflow(*size, *c->at - '0', size))
+      return unexpected(c);
   return c->at == first ? unexpected(c) : TL_OK;
 }
 
@@ -79,8 +81,8 @@ static tl_status parse_shape(cursor *c, header *h) {
 static tl_status parse_descr(cursor *c, header *h) {
   skip_space(c);
   if (c->at < c->end && *c->at == '[')
-    return TL_FAIL(TL_ERR_UNSUPPORTED, c->s->op, "%s: the elements are records (a structured dtype), a tensor holds numbers",
-                   c->s->label);
+    return TL_FAIL(TL_ERR_UNSUPPORTED, c->s->op,
+                   "%s: the elements are records (a structured dtype), a tensor holds numbers", c->s->label);
   return parse_string(c, h->descr, sizeof h->descr);
 }
 
@@ -117,20 +119,21 @@ static tl_status parse_header(const tl_source *s, const char *text, size_t lengt
 static const struct {
   const char *code;
   tl_element element;
-} codes[] = {{"f4", TL_ELEMENT_F32}, {"f2", TL_ELEMENT_F16}, {"f8", TL_ELEMENT_F64}, {"i8", TL_ELEMENT_I64},
+} codes[] = {{"f4", TL_ELEMENT_F32}, {"f2", TL_ELEMENT_F16}, {"f8", TL_ELEMENT_F64},  {"i8", TL_ELEMENT_I64},
              {"i4", TL_ELEMENT_I32}, {"u1", TL_ELEMENT_U8},  {"b1", TL_ELEMENT_BOOL}, {"i1", TL_ELEMENT_I8},
              {"i2", TL_ELEMENT_I16}, {"u2", TL_ELEMENT_U16}, {"u4", TL_ELEMENT_U32}};
 
 static tl_status parse_type(const tl_source *s, const char *descr, tl_element *e, bool *big_endian) {
   if (descr[0] != 0 && descr[1] == 'O')
-    return TL_FAIL(TL_ERR_UNSUPPORTED, s->op, "%s: the elements are Python objects (dtype '%s'), which are never loaded", s->label,
+    return TL_FAIL(TL_ERR_UNSUPPORTED, s->op,
+                   "%s: the elements are Python objects (dtype '%s'), which are never loaded", s->label,
                    tl_printable(descr, strlen(descr)));
   *big_endian = descr[0] == '>';
   for (size_t i = 0; i < sizeof codes / sizeof *codes; i++)
     if (descr[0] != 0 && strchr("<>|", descr[0]) != NULL && strcmp(descr + 1, codes[i].code) == 0)
       return *e = codes[i].element, TL_OK;
-  return TL_FAIL(TL_ERR_UNSUPPORTED, s->op, "%s: the elements are of dtype '%s', which tensors here do not have", s->label,
-                 tl_printable(descr, strlen(descr)));
+  return TL_FAIL(TL_ERR_UNSUPPORTED, s->op, "%s: the elements are of dtype '%s', which tensors here do not have",
+                 s->label, tl_printable(descr, strlen(descr)));
 }
 
 /* ---- the file ---- */
@@ -194,15 +197,19 @@ tl_status tl_read_npy(const char *path, tl_tensor **out) {
 
 /* ---- writing ---- */
 
-static const char *const written[TL_DTYPES] = {[TL_FLOAT32] = "f4", [TL_FLOAT16] = "f2", [TL_FLOAT64] = "f8", [TL_INT64] = "i8",
-                                               [TL_INT32] = "i4",   [TL_UINT8] = "u1",   [TL_BOOL] = "b1"};
+static const char *const written[TL_DTYPES] = {
+    [TL_FLOAT32] = "f4", [TL_FLOAT16] = "f2", [TL_FLOAT64] = "f8", [TL_INT64] = "i8",
+    [TL_INT32] = "i4",   [TL_UINT8] = "u1",   [TL_BOOL] = "b1"};
 
 static tl_status write_header(tl_sink *s, const tl_tensor *t) {
   char text[512] = "\x93NUMPY\1\0\0\0";
   bool wide = tl_dtype_size(t->dtype) > 1, big = __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__;
   int n = 10;
   n += snprintf(text + n, sizeof text - (size_t)n, "{'descr': '%c%s', 'fortran_order': False, 'shape': (",
-                !wide ? '|' : big ? '>' : '<', written[t->dtype]);
+                !wide ? '|'
+                : big ? '>'
+                      : '<',
+                written[t->dtype]);
   for (int d = 0; d < t->ndim; d++)
     n += snprintf(text + n, sizeof text - (size_t)n, d == 0 ? "%lld%s" : " %lld%s", (long long)t->shape[d],
                   d == t->ndim - 1 && d > 0 ? "" : ",");

@@ -34,13 +34,15 @@ static tl_status open_member(tl_source *s, zip_t *zip, const char *path, zip_uin
   *s = (tl_source){.op = OP};
   tl_path_label(s->label, path);
   if (zip_stat_index(zip, i, 0, &info) != 0 || (info.valid & ZIP_STAT_NAME) == 0)
-    return TL_FAIL(TL_ERR_FORMAT, OP, "%s: member %llu cannot be read (%s)", s->label, (unsigned long long)i, zip_strerror(zip));
+    return TL_FAIL(TL_ERR_FORMAT, OP, "%s: member %llu cannot be read (%s)", s->label, (unsigned long long)i,
+                   zip_strerror(zip));
   *name = info.name;
   label_member(s, path, info.name);
   size_t length = strlen(info.name);
   if (length < 5 || strcmp(info.name + length - 4, ".npy") != 0)
     return TL_FAIL(TL_ERR_FORMAT, OP, "%s: not an npy member", s->label);
-  zip_uint64_t size = info.valid & ZIP_STAT_SIZE ? info.size : 0, packed = info.valid & ZIP_STAT_COMP_SIZE ? info.comp_size : 0;
+  zip_uint64_t size = info.valid & ZIP_STAT_SIZE ? info.size : 0,
+               packed = info.valid & ZIP_STAT_COMP_SIZE ? info.comp_size : 0;
   /* The declared sizes are claims: a member of n packed bytes cannot hold more than 1032 n. */
   if (size > INT64_MAX || packed > INT64_MAX / (2 * DEFLATE_RATIO) || size > packed * DEFLATE_RATIO + 64)
     return TL_FAIL(TL_ERR_FORMAT, OP, "%s: claims %llu bytes out of %llu", s->label, (unsigned long long)size,

@@ -38,7 +38,8 @@ static void squeeze_gray_alpha(uint8_t *pixels, int64_t n) {
 static tl_status decode(tl_source *s, spng_ctx *png, tl_tensor **out) {
   struct spng_ihdr head;
   int code, channels, step, format;
-  if ((code = spng_set_png_file(png, s->handle)) != 0 || (code = spng_get_ihdr(png, &head)) != 0) return damaged(s, code);
+  if ((code = spng_set_png_file(png, s->handle)) != 0 || (code = spng_get_ihdr(png, &head)) != 0)
+    return damaged(s, code);
   TL_TRY(tl_check_image(s, head.width, head.height, PIXELS_PER_BYTE));
   choose(png, &head, &channels, &step, &format);
   int flags = head.color_type == SPNG_COLOR_TYPE_INDEXED && channels == 4 ? SPNG_DECODE_TRNS : 0;

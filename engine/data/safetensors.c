@@ -29,9 +29,9 @@ static tl_status parse_dtype(const tl_source *s, const json_t *value, item *it) 
   static const struct {
     const char *name;
     int element;
-  } known[] = {{"F32", TL_ELEMENT_F32}, {"F16", TL_ELEMENT_F16},   {"BF16", TL_ELEMENT_BF16}, {"F64", TL_ELEMENT_F64},
-               {"I64", TL_ELEMENT_I64}, {"I32", TL_ELEMENT_I32},   {"U8", TL_ELEMENT_U8},     {"BOOL", TL_ELEMENT_BOOL},
-               {"I8", TL_ELEMENT_I8},   {"I16", TL_ELEMENT_I16},   {"U16", TL_ELEMENT_U16},   {"U32", TL_ELEMENT_U32}};
+  } known[] = {{"F32", TL_ELEMENT_F32}, {"F16", TL_ELEMENT_F16}, {"BF16", TL_ELEMENT_BF16}, {"F64", TL_ELEMENT_F64},
+               {"I64", TL_ELEMENT_I64}, {"I32", TL_ELEMENT_I32}, {"U8", TL_ELEMENT_U8},     {"BOOL", TL_ELEMENT_BOOL},
+               {"I8", TL_ELEMENT_I8},   {"I16", TL_ELEMENT_I16}, {"U16", TL_ELEMENT_U16},   {"U32", TL_ELEMENT_U32}};
   if (!json_is_string(value)) return BAD("%s: tensor '%s' has no dtype", s->label, shown(it->name));
   const char *name = json_string_value(value);
   for (size_t i = 0; i < sizeof known / sizeof *known; i++)
@@ -44,8 +44,8 @@ static tl_status parse_shape(const tl_source *s, const json_t *value, item *it) 
   if (!json_is_array(value)) return BAD("%s: tensor '%s' has no shape", s->label, shown(it->name));
   size_t n = json_array_size(value);
   if (n > TL_MAX_DIMS)
-    return TL_FAIL(TL_ERR_UNSUPPORTED, OP, "%s: tensor '%s' has %zu dims, a tensor has 0 to %d", s->label, shown(it->name), n,
-                   TL_MAX_DIMS);
+    return TL_FAIL(TL_ERR_UNSUPPORTED, OP, "%s: tensor '%s' has %zu dims, a tensor has 0 to %d", s->label,
+                   shown(it->name), n, TL_MAX_DIMS);
   it->ndim = (int)n;
   for (int d = 0; d < it->ndim; d++) {
     const json_t *size = json_array_get(value, (size_t)d);
@@ -100,7 +100,8 @@ static tl_status check_cover(const tl_source *s, item *items, int n) {
                  (long long)at, (long long)data);
   }
   if (at != data)
-    return BAD("%s: the tensors end at %lld, the file holds %lld bytes of data", s->label, (long long)at, (long long)data);
+    return BAD("%s: the tensors end at %lld, the file holds %lld bytes of data", s->label, (long long)at,
+               (long long)data);
   return TL_OK;
 }
 
@@ -137,7 +138,8 @@ static tl_status read_root(tl_source *s, json_t *root, tl_archive **out) {
   tl_archive *a;
   TL_TRY(tl_archive_new(OP, (int)n, (int)json_object_size(json_object_get(root, "__metadata__")), &a));
   item *items = tl_host_calloc(n, sizeof *items);
-  tl_status st = items == NULL ? TL_FAIL(TL_ERR_MEMORY, OP, "no memory for %zu entries", n) : read_items(s, root, items, a);
+  tl_status st =
+      items == NULL ? TL_FAIL(TL_ERR_MEMORY, OP, "no memory for %zu entries", n) : read_items(s, root, items, a);
   tl_host_free(items);
   if (st == TL_OK) *out = a;
   else tl_archive_free(a);
@@ -165,7 +167,8 @@ static tl_status parse(tl_source *s, tl_archive **out) {
     return BAD("%s: a header of %llu bytes: not a safetensors file", s->label, (unsigned long long)length);
   TL_TRY(tl_source_promise(s, (int64_t)length, "the header"));
   char *header = tl_host_alloc((size_t)length);
-  if (header == NULL) return TL_FAIL(TL_ERR_MEMORY, OP, "no memory for a header of %llu bytes", (unsigned long long)length);
+  if (header == NULL)
+    return TL_FAIL(TL_ERR_MEMORY, OP, "no memory for a header of %llu bytes", (unsigned long long)length);
   tl_status st = parse_header(s, header, (int64_t)length, out);
   tl_host_free(header);
   return st;

@@ -54,7 +54,8 @@ static tl_status put_new(json_t *object, const char *key, json_t *value) {
   return TL_OK;
 }
 
-static tl_status build(json_t *root, int n, const part *parts, int notes, const char *const *keys, const char *const *values) {
+static tl_status build(json_t *root, int n, const part *parts, int notes, const char *const *keys,
+                       const char *const *values) {
   if (notes > 0) {
     json_t *meta = json_object();
     TL_TRY(put_new(root, "__metadata__", meta));
@@ -73,7 +74,8 @@ static tl_status build(json_t *root, int n, const part *parts, int notes, const 
 static tl_status write_all(const char *path, const char *json, int n, const part *parts) {
   static const char spaces[8] = "        ";
   size_t length = strlen(json), pad = (8 - length % 8) % 8;
-  if (length + pad > TL_MAX_HEADER) return TL_FAIL(TL_ERR_VALUE, OP, "a header of %zu bytes is more than the format has", length);
+  if (length + pad > TL_MAX_HEADER)
+    return TL_FAIL(TL_ERR_VALUE, OP, "a header of %zu bytes is more than the format has", length);
   unsigned char head[8];
   for (int i = 0; i < 8; i++) head[i] = (unsigned char)((uint64_t)(length + pad) >> 8 * i);
   tl_sink s;
@@ -89,7 +91,8 @@ tl_status tl_write_safetensors(const char *path, int n, const char *const *names
                                const char *const *keys, const char *const *values) {
   part *parts = tl_host_alloc((size_t)n * sizeof *parts);
   json_t *root = json_object();
-  tl_status st = parts == NULL || root == NULL ? TL_FAIL(TL_ERR_MEMORY, OP, "no memory for a header of %d tensors", n) : TL_OK;
+  tl_status st =
+      parts == NULL || root == NULL ? TL_FAIL(TL_ERR_MEMORY, OP, "no memory for a header of %d tensors", n) : TL_OK;
   if (st == TL_OK) {
     for (int i = 0; i < n; i++) parts[i] = (part){names[i], tensors[i]};
     qsort(parts, (size_t)n, sizeof *parts, by_width);
@@ -97,7 +100,8 @@ tl_status tl_write_safetensors(const char *path, int n, const char *const *names
   }
   if (st == TL_OK) {
     char *json = json_dumps(root, JSON_COMPACT);
-    st = json == NULL ? TL_FAIL(TL_ERR_MEMORY, OP, "no memory for a header of %d tensors", n) : write_all(path, json, n, parts);
+    st = json == NULL ? TL_FAIL(TL_ERR_MEMORY, OP, "no memory for a header of %d tensors", n)
+                      : write_all(path, json, n, parts);
     free(json);
   }
   json_decref(root);

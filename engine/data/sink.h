@@ -9,7 +9,7 @@
 typedef struct tl_sink {
   const char *op;
   FILE *file;
-  char *target;    /* the path with symbolic links resolved */
+  char *target; /* the path with symbolic links resolved */
   char *temporary;
 } tl_sink;
 

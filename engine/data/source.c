@@ -9,8 +9,8 @@
 
 #include "core/memory.h"
 
-#define READ_STEP (1 << 30)  /* gzread counts in int */
-#define DEFLATE_RATIO 1032   /* the most that deflate can pack: 258 bytes in 2 bits */
+#define READ_STEP (1 << 30) /* gzread counts in int */
+#define DEFLATE_RATIO 1032  /* the most that deflate can pack: 258 bytes in 2 bits */
 
 void tl_path_label(char label[TL_LABEL_CHARS], const char *path) {
   size_t length = strlen(path);

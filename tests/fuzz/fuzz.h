@@ -58,13 +58,13 @@ static inline void fuzz_use_archive(tl_archive *a) {
 }
 
 /* A target that reads one tensor. */
-#define FUZZ_TENSOR(read)                                          \
-  int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {   \
-    tl_tensor *t = NULL;                                           \
-    if (read(fuzz_file(data, size), &t) == TL_OK) fuzz_use(t);     \
-    else if (t != NULL) abort();                                   \
-    fuzz_check_leaks();                                            \
-    return 0;                                                      \
+#define FUZZ_TENSOR(read)                                        \
+  int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) { \
+    tl_tensor *t = NULL;                                         \
+    if (read(fuzz_file(data, size), &t) == TL_OK) fuzz_use(t);   \
+    else if (t != NULL) abort();                                 \
+    fuzz_check_leaks();                                          \
+    return 0;                                                    \
   }
 
 /* A target that reads an archive. */

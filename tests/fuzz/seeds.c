@@ -29,6 +29,8 @@ static void write_seed(const char *name, const void *data, size_t bytes) {
   must(f != NULL && fwrite(data, 1, bytes, f) == bytes && fclose(f) == 0, name);
 }
 
+#define SEED(name, text) write_seed(name, text, sizeof text - 1)
+
 static void write_gzip(const char *name, const void *data, size_t bytes) {
   gzFile f = gzopen(path_of(name), "wb");
   must(f != NULL && gzwrite(f, data, (unsigned)bytes) == (int)bytes && gzclose(f) == Z_OK, name);
@@ -78,13 +80,14 @@ static size_t put_chunk(unsigned char *to, const char *type, const void *data, s
 }
 
 static void make_png(const char *name, int depth, int color, const void *row, size_t bytes) {
-  unsigned char file[1024], packed[256], head[13] = {0, 0, 0, 2, 0, 0, 0, 1, (unsigned char)depth, (unsigned char)color, 0, 0, 0};
+  unsigned char file[1024], packed[256],
+      head[13] = {0, 0, 0, 2, 0, 0, 0, 1, (unsigned char)depth, (unsigned char)color, 0, 0, 0};
   uLongf n = sizeof packed;
   must(compress(packed, &n, row, bytes) == Z_OK, "compress");
   size_t at = 8;
   memcpy(file, "\x89PNG\r\n\x1a\n", 8);
   at += put_chunk(file + at, "IHDR", head, 13);
-  if (color == 3) at += put_chunk(file + at, "PLTE", "\1\2\3\4\5\6", 6) , at += put_chunk(file + at, "tRNS", "\x80", 1);
+  if (color == 3) at += put_chunk(file + at, "PLTE", "\1\2\3\4\5\6", 6), at += put_chunk(file + at, "tRNS", "\x80", 1);
   at += put_chunk(file + at, "IDAT", packed, n);
   at += put_chunk(file + at, "IEND", "", 0);
   write_seed(name, file, at);
@@ -119,10 +122,10 @@ int main(int argc, char **argv) {
   write_seed("idx-bytes", bytes, sizeof bytes - 1);
   write_seed("idx-floats", floats, sizeof floats - 1);
   write_gzip("idx-bytes.gz", bytes, sizeof bytes - 1);
-  write_seed("csv-plain", "\1a,b\n1,2.5\n-3,4e1\n", 18);
-  write_seed("csv-quoted", "\30a;\"b \"\"c\"\"\"\r\n1;\"2\"\r\n;4\r\n", 28);
-  write_seed("csv-columns", "\21a,b\n1,2\n", 9);
-  write_seed("text-plain", "some text\n", 10);
+  SEED("csv-plain", "\1a,b\n1,2.5\n-3,4e1\n");
+  SEED("csv-quoted", "\30a;\"b \"\"c\"\"\"\r\n1;\"2\"\r\n;4\r\n");
+  SEED("csv-columns", "\21a,b\n1,2\n");
+  SEED("text-plain", "some text\n");
   write_gzip("text-packed.gz", "some text\n", 10);
   make_arrays();
   make_png("image-gray.png", 8, 0, "\0\1\2", 3);

@@ -88,7 +88,8 @@ describe("datasets", function()
   end)
 
   it("misspelt names are errors", function()
-    raises("there is no tl.data.TensorDataSet, did you mean 'TensorDataset'%?", function() return data.TensorDataSet end)
+    raises("there is no tl.data.TensorDataSet, did you mean 'TensorDataset'%?",
+      function() return data.TensorDataSet end)
   end)
 end)
 
@@ -143,7 +144,7 @@ describe("DataLoader", function()
   it("can be left early, any number of times", function()
     local loader = data.DataLoader(numbers(100), { num_workers = 2 })
     for _ = 1, 5 do
-      for x in loader do
+      for x in loader do -- luacheck: ignore 512
         assert.equal(0, x:item())
         break
       end
@@ -157,7 +158,7 @@ describe("DataLoader", function()
     local loader = data.DataLoader(numbers(4))
     raises("another `for` over the same loader has begun", function()
       for _ in loader do
-        for _ in loader do break end
+        for _ in loader do break end -- luacheck: ignore 512
       end
     end)
   end)
@@ -177,24 +178,24 @@ describe("DataLoader", function()
       assert.same({ "s1", "s2", "s3" }, name)
     end
     local joined
-    for sum in data.DataLoader(ds, { batch_size = 2, collate = function(samples) return #samples + samples[1][2] end }) do
-      joined = sum
-    end
+    local function collate(samples) return #samples + samples[1][2] end
+    for sum in data.DataLoader(ds, { batch_size = 2, collate = collate }) do joined = sum end
     assert.equal(2.5, joined)
   end)
 
   it("says which samples do not fit together", function()
     local function of(get) return data.DataLoader({ size = function() return 2 end, get = get }, { batch_size = 2 }) end
     raises("value 1 is %(1%) in sample 1 of the batch and %(2%) in sample 2", of(function(_, i) return tl.ones(i) end))
-    raises("value 1 is a number in sample 1 of the batch and a string in sample 2", of(function(_, i) return i == 1 and 1 or "x" end))
+    raises("value 1 is a number in sample 1 of the batch and a string in sample 2",
+      of(function(_, i) return i == 1 and 1 or "x" end))
     raises("value 1.k is missing in sample 2", of(function(_, i) return { k = i == 1 and 1 or nil } end))
     raises("get%(1%) returned nil", of(function() end))
   end)
 
   it("takes any sampler", function()
-    local loader = data.DataLoader(numbers(5), { sampler = { size = function() return 2 end, order = function() return { 5, 1 } end } })
-    assert.same({ 104, 100 }, (epoch(loader)))
-    loader = data.DataLoader(numbers(5), { sampler = { size = function() return 1 end, order = function() return { 6 } end } })
+    local function sampler(list) return { size = function() return #list end, order = function() return list end } end
+    assert.same({ 104, 100 }, (epoch(data.DataLoader(numbers(5), { sampler = sampler { 5, 1 } }))))
+    local loader = data.DataLoader(numbers(5), { sampler = sampler { 6 } })
     raises("position 1 is 6, samples are 1 to 5", epoch, loader)
   end)
 
@@ -203,7 +204,8 @@ describe("DataLoader", function()
     raises("there is no option 'batchsize', did you mean 'batch_size'%?", data.DataLoader, ds, { batchsize = 2 })
     raises("batch_size must be at least 1, got 0", data.DataLoader, ds, { batch_size = 0 })
     raises("num_workers must be at least 0", data.DataLoader, ds, { num_workers = -1 })
-    raises("a sampler decides the order itself", data.DataLoader, ds, { shuffle = true, sampler = data.SequentialSampler(ds) })
+    raises("a sampler decides the order itself", data.DataLoader, ds,
+      { shuffle = true, sampler = data.SequentialSampler(ds) })
     raises("a sampler is a table", data.DataLoader, ds, { sampler = 1 })
     raises("a dataset is a table with the methods size", data.DataLoader, tl.ones(3))
   end)
@@ -314,6 +316,7 @@ describe("readers", function()
     assert.equal("uint8", x.dtype)
     assert.equal("int64", y.dtype)
     assert.equal(9, y[1]:item()) -- the first test image is an ankle boot
-    raises("there is no train%-images%-idx3%-ubyte%(.gz%) with its labels in /nowhere", data.fashion_mnist, { root = "/nowhere" })
+    raises("there is no train%-images%-idx3%-ubyte%(.gz%) with its labels in /nowhere", data.fashion_mnist,
+      { root = "/nowhere" })
   end)
 end)

@@ -67,7 +67,8 @@ describe("tl.progress", function()
 
   it("refuses what cannot be iterated, and unknown options", function()
     assert.error_matches(function() tl.progress("text") end, "argument 1 must be an iterator")
-    assert.error_matches(function() tl.progress(3, { totl = 1 }) end, "there is no option 'totl', did you mean 'total'%?")
+    assert.error_matches(function() tl.progress(3, { totl = 1 }) end,
+      "there is no option 'totl', did you mean 'total'%?")
     assert.error_matches(function() tl.progress(3, { file = sink() }):set(1) end, "takes a table")
   end)
 end)

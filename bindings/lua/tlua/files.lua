@@ -1,9 +1,9 @@
 -- files.lua: tl.save and tl.load, on safetensors files.
 --
 -- A flat table name -> tensor is a plain safetensors file. Any other value is one with notes (__metadata__) beside the
--- tensors: "tlua" = "1" marks it, "value:PATH" holds a number, string, boolean or empty table, "path:NAME" the place of a
--- tensor whose name is not its place. A PATH is keys joined by dots: a string key with %XX for bytes that would confuse, a
--- number key as [1].
+-- tensors: "tlua" = "1" marks it, "value:PATH" holds a number, string, boolean or empty table, "path:NAME" the place of
+-- a tensor whose name is not its place. A PATH is keys joined by dots: a string key with %XX for bytes that would
+-- confuse, a number key as [1].
 local base = require "tlua.base"
 local readers = require "tlua.data.readers"
 local ffi, C, check, fail = base.ffi, base.C, base.check, base.fail
@@ -110,7 +110,8 @@ end
 local function is_plain(value)
   if type(value) ~= "table" or next(value) == nil then return false end
   for key, t in pairs(value) do
-    if type(key) ~= "string" or not is_tensor(t) or key == "__metadata__" or key:find(UNPRINTABLE) then return false end
+    if type(key) ~= "string" or not is_tensor(t) then return false end
+    if key == "__metadata__" or key:find(UNPRINTABLE) then return false end
   end
   return true
 end
@@ -137,8 +138,8 @@ local function strings(list)
   return ffi.new("const char *[?]", math.max(#list, 1), list)
 end
 
---- tl.save(path, value): tensors, numbers, strings, booleans and nested tables of them as a safetensors file. A flat table
---- name -> tensor is a plain one, which every other tool reads.
+--- tl.save(path, value): tensors, numbers, strings, booleans and nested tables of them as a safetensors file. A flat
+--- table name -> tensor is a plain one, which every other tool reads.
 function files.save(path, value)
   readers.check_path(path, "save")
   if type(value) ~= "table" and not is_tensor(value) and not encode_value(value) then

@@ -56,12 +56,14 @@ local function bar_text(bar, elapsed, width)
   local head = bar.desc ~= "" and bar.desc .. ": " or ""
   local total = bar.total
   if not total then
-    return (head .. ("%d [%s, %s%s]"):format(bar.n, clock(elapsed), rate_text(bar, elapsed), postfix(bar))):sub(1, width)
+    local text = ("%d [%s, %s%s]"):format(bar.n, clock(elapsed), rate_text(bar, elapsed), postfix(bar))
+    return (head .. text):sub(1, width)
   end
   local share = total > 0 and math.min(bar.n / total, 1) or 1
   local left = bar.n > 0 and clock(elapsed / bar.n * math.max(total - bar.n, 0)) or "?"
   head = head .. ("%3d%%|"):format(math.floor(share * 100))
-  local tail = ("| %d/%d [%s<%s, %s%s]"):format(bar.n, total, clock(elapsed), left, rate_text(bar, elapsed), postfix(bar))
+  local tail = ("| %d/%d [%s<%s, %s%s]"):format(bar.n, total, clock(elapsed), left, rate_text(bar, elapsed),
+    postfix(bar))
   local room = math.min(width - #head - #tail, 40)
   if room < 4 then return (head .. tail):sub(1, width) end
   local filled = math.floor(room * share + 0.5)
@@ -154,16 +156,22 @@ local function source(what)
   end
   if type(what) == "function" then return what end
   local meta = getmetatable(what)
-  if type(meta) == "table" and meta.__call then return what, nil, nil, type(what.size) == "function" and what:size() or nil end
+  if type(meta) == "table" and meta.__call then
+    return what, nil, nil, type(what.size) == "function" and what:size() or nil
+  end
   if type(what) == "table" then return element_of, what, nil, #what end
   fail("progress: argument 1 must be an iterator, a loader, a list or a number, got " .. base.kind(what))
 end
 
---- tl.progress(what, {total=, desc="", unit="it", unit_scale=1, interval=0.1, file=io.stderr}): iterates over a loader, an
---- iterator function, a list or 1..n and shows how far it has come.
+local defaults = {
+  total = base.optional, desc = "", unit = "it", unit_scale = 1, interval = 0.1, line_interval = 30,
+  file = base.optional,
+}
+
+--- tl.progress(what, {total=, desc="", unit="it", unit_scale=1, interval=0.1, line_interval=30, file=io.stderr}):
+--- iterates over a loader, an iterator function, a list or 1..n and shows how far it has come.
 local function progress(what, options)
-  local o = base.options("progress", options,
-    { total = base.optional, desc = "", unit = "it", unit_scale = 1, interval = 0.1, line_interval = 30, file = base.optional })
+  local o = base.options("progress", options, defaults)
   local iterator, state, first, steps = source(what)
   return setmetatable({
     iterator = iterator, state = state, first = first, total = o.total or steps, desc = o.desc, unit = o.unit,

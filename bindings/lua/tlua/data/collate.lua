@@ -19,8 +19,8 @@ local function collate_tensors(list, place)
   for i = 2, #list do
     local shape = table.concat(list[i].shape, "x")
     if shape ~= first then
-      fail(("DataLoader: %s is (%s) in sample 1 of the batch and (%s) in sample %d: pass `collate` to join them"):format(place,
-        first, shape, i))
+      fail(("DataLoader: %s is (%s) in sample 1 of the batch and (%s) in sample %d: pass a `collate`"):format(
+        place, first, shape, i))
     end
   end
   return tl.stack(list, 1)
@@ -31,7 +31,9 @@ local function collate_tables(list, place)
   for key in pairs(list[1]) do
     local column = {}
     for i, sample in ipairs(list) do
-      if sample[key] == nil then fail(("DataLoader: %s.%s is missing in sample %d of the batch"):format(place, tostring(key), i)) end
+      if sample[key] == nil then
+        fail(("DataLoader: %s.%s is missing in sample %d of the batch"):format(place, tostring(key), i))
+      end
       column[i] = sample[key]
     end
     joined[key] = collate(column, place .. "." .. tostring(key))
@@ -54,13 +56,16 @@ collate = function(list, place)
   end
   local kind = type(first)
   local join = by_type[kind]
-  if not join then fail(("DataLoader: %s is %s: pass `collate` to join such values"):format(place, base.kind(first))) end
+  if not join then
+    fail(("DataLoader: %s is %s: pass `collate` to join such values"):format(place, base.kind(first)))
+  end
   same_kind(list, function(x) return type(x) == kind end, place)
   return join(list, place)
 end
 
---- default_collate(samples): samples are a list of {value, ...}; returns one joined value for each. Tensors of one shape are
---- stacked, numbers become a tensor of the default dtype, booleans a bool tensor, strings a list, tables are joined key by key.
+--- default_collate(samples): samples are a list of {value, ...}; returns one joined value for each. Tensors of one
+--- shape are stacked, numbers become a tensor of the default dtype, booleans a bool tensor, strings a list, tables are joined
+--- key by key.
 local function default_collate(samples)
   local values = {}
   for k = 1, #samples[1] do

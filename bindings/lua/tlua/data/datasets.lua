@@ -1,8 +1,8 @@
 -- datasets.lua: tensors as datasets, parts of datasets and their union.
 --
--- A dataset is any table with size() and get(i), i from 1, which returns the values of one sample. Datasets whose samples
--- lie in tensors also have rows(): the tensors, and the 0-based ids of the rows that are samples (nil: all rows); loaders
--- then gather batches in C.
+-- A dataset is any table with size() and get(i), i from 1, which returns the values of one sample. Datasets whose
+-- samples lie in tensors also have rows(): the tensors, and the 0-based ids of the rows that are samples (nil: all);
+-- loaders then gather batches in C.
 local tl = require "tlua"
 local base = require "tlua.base"
 local fail, is_tensor = base.fail, base.is_tensor
@@ -68,7 +68,8 @@ local function read_ids(indices, n, op)
     return tl.tensor(indices, { dtype = "float64" }):sub(1):to("int64")
   end
   if not is_tensor(ids) or ids.dtype ~= "int64" or ids:dim() ~= 1 then
-    fail(op .. ": indices are a table of positions (from 1) or a 1-d int64 tensor of ids (from 0), got " .. base.kind(ids))
+    fail(("%s: indices are a table of positions (from 1) or a 1-d int64 tensor of ids (from 0), got %s"):format(op,
+      base.kind(ids)))
   end
   if #ids > 0 and (ids:min():item() < 0 or ids:max():item() >= n) then
     fail(("%s: ids are %d to %d, samples are 0 to %d"):format(op, ids:min():item(), ids:max():item(), n - 1))

@@ -1,5 +1,5 @@
--- loader.lua: DataLoader, which gives out a dataset in batches. `for x, y in loader do` is one epoch: the loader itself is
--- the iterator, and a call without a control value starts an epoch.
+-- loader.lua: DataLoader, which gives out a dataset in batches. `for x, y in loader do` is one epoch: the loader itself
+-- is the iterator, and a call without a control value starts an epoch.
 local base = require "tlua.base"
 local datasets = require "tlua.data.datasets"
 local samplers = require "tlua.data.samplers"
@@ -29,7 +29,8 @@ local function gathered(loader, tensors, ids)
   local order = order_of(loader)
   if ids then order = ids:index_select(1, order) end
   local list, n = base.tensors(tensors, "DataLoader")
-  check(C.tl_loader_new(n, list, order, loader.batch_size, loader.drop_last, loader.num_workers, loader.prefetch, handle_out))
+  check(C.tl_loader_new(n, list, order, loader.batch_size, loader.drop_last, loader.num_workers, loader.prefetch,
+    handle_out))
   return setmetatable({
     handle = ffi.gc(handle_out[0], ffi.C.tl_loader_free), n = n, out = ffi.new("tl_tensor *[?]", n), tensors = tensors,
   }, Gathered)
@@ -78,7 +79,9 @@ function Collated:next()
   local samples = {}
   for i = self.at, last - 1 do
     local sample = { loader.dataset:get(tonumber(self.ids[i]) + 1) }
-    if sample[1] == nil then fail(("DataLoader: the dataset's get(%d) returned nil"):format(tonumber(self.ids[i]) + 1)) end
+    if sample[1] == nil then
+      fail(("DataLoader: the dataset's get(%d) returned nil"):format(tonumber(self.ids[i]) + 1))
+    end
     samples[#samples + 1] = sample
   end
   self.at = last
@@ -108,8 +111,8 @@ function DataLoader:__call(_, control)
   return keep(self, self.epoch:next())
 end
 
---- Ends an epoch that was left early: its threads stop and its batches are freed. The next `for` and the garbage collector
---- do so, too.
+--- Ends an epoch that was left early: its threads stop and its batches are freed. The next `for` and the garbage
+--- collector do so, too.
 function DataLoader:close()
   if self.epoch then self.epoch:close() end
   self.epoch, self.last = nil, nil
@@ -155,8 +158,8 @@ local function new(dataset, options)
     fail("DataLoader: collate must be a function, got " .. base.kind(o.collate))
   end
   local loader = {
-    dataset = dataset, batch_size = o.batch_size, drop_last = o.drop_last and true or false, num_workers = o.num_workers,
-    prefetch = o.prefetch, pin_memory = o.pin_memory, sampler = choose_sampler(dataset, o),
+    dataset = dataset, batch_size = o.batch_size, drop_last = o.drop_last and true or false,
+    num_workers = o.num_workers, prefetch = o.prefetch, pin_memory = o.pin_memory, sampler = choose_sampler(dataset, o),
     gather = o.collate == nil, collate = o.collate or require("tlua.data.collate").default_collate,
   }
   return setmetatable(loader, DataLoader)

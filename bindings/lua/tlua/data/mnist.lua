@@ -24,16 +24,21 @@ end
 local function reader(op, roots, hint)
   return function(options)
     local o = base.options(op, options, { root = base.optional, train = true })
-    if o.root ~= nil and type(o.root) ~= "string" then fail(op .. ": option 'root' must be a path, got " .. base.kind(o.root)) end
+    if o.root ~= nil and type(o.root) ~= "string" then
+      fail(op .. ": option 'root' must be a path, got " .. base.kind(o.root))
+    end
     local places = o.root and { o.root } or roots
     local prefix = o.train and "train" or "t10k"
-    local x_path, y_path = find(places, prefix .. "-images-idx3-ubyte"), find(places, prefix .. "-labels-idx1-ubyte")
+    local x_path = find(places, prefix .. "-images-idx3-ubyte")
+    local y_path = find(places, prefix .. "-labels-idx1-ubyte")
     if not (x_path and y_path) then
-      fail(("%s: there is no %s-images-idx3-ubyte(.gz) with its labels in %s%s"):format(op, prefix, table.concat(places, ", "), hint))
+      fail(("%s: there is no %s-images-idx3-ubyte(.gz) with its labels in %s%s"):format(op, prefix,
+        table.concat(places, ", "), hint))
     end
     local images, labels = readers.idx(x_path), readers.idx(y_path)
     if images:dim() ~= 3 or labels:dim() ~= 1 or #images ~= #labels then
-      fail(("%s: %s is (%s) and %s is (%s)"):format(op, x_path, table.concat(images.shape, "x"), y_path, table.concat(labels.shape, "x")))
+      fail(("%s: %s is (%s) and %s is (%s)"):format(op, x_path, table.concat(images.shape, "x"), y_path,
+        table.concat(labels.shape, "x")))
     end
     return images, labels:to("int64")
   end

@@ -69,9 +69,11 @@ end
 
 local csv_options = ffi.new("tl_csv_options")
 
--- Names and positions as C arrays. They are returned too: C only sees them as long as Lua holds them.
+-- What csv_options points to: C sees it only as long as Lua holds it.
+local selected = {}
+
+-- Names and positions as C arrays.
 local function read_columns(columns)
-  if type(columns) ~= "table" then columns = { columns } end
   local n = #columns
   if n == 0 then fail("csv: option 'columns' names no column") end
   local names, positions = ffi.new("const char *[?]", n), ffi.new("int[?]", n)
@@ -79,12 +81,12 @@ local function read_columns(columns)
     if type(column) == "string" then names[i - 1] = column
     else positions[i - 1] = base.position(column, "csv") end
   end
-  csv_options.columns, csv_options.names, csv_options.positions = n, names, positions
-  return columns, names, positions
+  selected.columns, selected.names, selected.positions = columns, names, positions
+  csv_options.columns, csv_options.names, csv_options.positions = n, selected.names, selected.positions
 end
 
---- data.csv(path, {header=, columns=, delimiter=",", dtype="float32", missing=false}): the table (rows, columns), the list of
---- column names, and a table name -> column (rows).
+--- data.csv(path, {header=, columns=, delimiter=",", dtype="float32", missing=false}): the table (rows, columns), the
+--- list of column names, and a table name -> column (rows).
 function readers.csv(path, options)
   check_path(path, "csv")
   local o = base.options("csv", options,
@@ -95,11 +97,10 @@ function readers.csv(path, options)
   csv_options.allow_missing = o.missing and true or false
   csv_options.dtype = base.dtype(o.dtype, "csv")
   csv_options.columns, csv_options.names, csv_options.positions = 0, nil, nil
-  local held = { o.columns ~= nil and { read_columns(o.columns) } or nil }
+  if o.columns ~= nil then read_columns(type(o.columns) == "table" and o.columns or { o.columns }) end
   check(C.tl_read_csv(path, csv_options, out, archive_out))
   local x = wrap(out[0])
   local names, columns = open_archive(archive_out[0])
-  held[1] = nil
   return x, names, columns
 end
 

@@ -72,16 +72,19 @@ end
 
 local Weighted = class "WeightedRandomSampler"
 
---- WeightedRandomSampler(weights, num_samples, {replacement=true, generator=}): sample i with a probability proportional
---- to weights[i] (a table or a 1-d tensor).
+--- WeightedRandomSampler(weights, num_samples, {replacement=true, generator=}): sample i with a probability
+--- proportional to weights[i] (a table or a 1-d tensor).
 function samplers.WeightedRandomSampler(weights, num_samples, options)
   local o = base.options("WeightedRandomSampler", options, { replacement = true, generator = base.optional })
   if type(weights) == "table" then weights = tl.tensor(weights, { dtype = "float64" }) end
   base.check_tensor(weights, "WeightedRandomSampler", 1)
-  if weights:dim() ~= 1 then fail("WeightedRandomSampler: weights must be 1-d, they have " .. weights:dim() .. " dims") end
+  if weights:dim() ~= 1 then
+    fail("WeightedRandomSampler: weights must be 1-d, they have " .. weights:dim() .. " dims")
+  end
   base.check_integer(num_samples, "WeightedRandomSampler", "num_samples")
   if num_samples < 1 then fail("WeightedRandomSampler: num_samples must be at least 1, got " .. num_samples) end
-  return setmetatable({ weights = weights, count = num_samples, replacement = o.replacement, generator = o.generator }, Weighted)
+  return setmetatable(
+    { weights = weights, count = num_samples, replacement = o.replacement, generator = o.generator }, Weighted)
 end
 
 function Weighted:size() return self.count end
@@ -101,9 +104,9 @@ local function from_group(op)
   return dist.world_size(), dist.rank()
 end
 
---- DistributedSampler(dataset or n, {num_replicas=, rank=, shuffle=true, seed=0, drop_last=false}): the part of this rank
---- (0-based). Without drop_last the order is padded from its start until all ranks have equally many; padding() tells how
---- many of this rank's last samples are such repeats. Call set_epoch(e) before each epoch for another order.
+--- DistributedSampler(dataset or n, {num_replicas=, rank=, shuffle=true, seed=0, drop_last=false}): the part of this
+--- rank (0-based). Without drop_last the order is padded from its start until all ranks have equally many; padding()
+--- tells how many of this rank's last samples are such repeats. Call set_epoch(e) before each epoch for another order.
 function samplers.DistributedSampler(source, options)
   local o = base.options("DistributedSampler", options,
     { num_replicas = base.optional, rank = base.optional, shuffle = true, seed = 0, drop_last = false })
@@ -120,7 +123,8 @@ function samplers.DistributedSampler(source, options)
   local n = size_of(source, "DistributedSampler")
   if n == 0 and not o.drop_last then fail("DistributedSampler: there are no samples") end
   local each = o.drop_last and math.floor(n / replicas) or math.ceil(n / replicas)
-  return setmetatable({ n = n, each = each, replicas = replicas, rank = rank, shuffle = o.shuffle, seed = o.seed, epoch = 0 },
+  return setmetatable(
+    { n = n, each = each, replicas = replicas, rank = rank, shuffle = o.shuffle, seed = o.seed, epoch = 0 },
     Distributed)
 end
 

@@ -1,0 +1,84 @@
+-- data.lua: what the REPL's ?name shows of tl.data, tl.save, tl.load and tl.progress: pure data.
+return {
+  ["tl.data"] = [[
+Datasets (TensorDataset, Subset, ConcatDataset, random_split), DataLoader, samplers and readers of data files (idx, csv,
+npy, npz, image, text, fashion_mnist, mnist). Files that start with gzip's magic are unpacked by idx, csv, npy and text.
+Sizes are checked before memory is taken, errors name the file and the offence, nothing in a data file is ever run.]],
+
+  ["tl.data.TensorDataset"] = [[
+TensorDataset(x, y, ...): sample i is x[i], y[i], ... All tensors have the same size of dim 1, or it is an error. Batches
+of it are gathered in C. Any table with size() and get(i), i from 1, is a dataset, too.]],
+  ["tl.data.Subset"] = [[
+Subset(dataset, indices): the samples at indices: a table of positions (from 1) or a 1-d int64 tensor of ids
+(from 0).]],
+  ["tl.data.ConcatDataset"] = [[
+ConcatDataset({a, b, ...}): the samples of a, then of b, ...]],
+  ["tl.data.random_split"] = [[
+random_split(dataset, lengths, {generator=}): a table of Subsets without common samples. lengths are counts that sum to
+the dataset's size, or fractions that sum to 1 (rounded down; what is left goes to the parts in turn).]],
+  ["tl.data.DataLoader"] = [[
+DataLoader(dataset, {batch_size=1, shuffle=false, drop_last=false, num_workers=0, prefetch=2, sampler=, generator=,
+collate=, pin_memory=false}). `for x, y in loader do ... end` is one epoch; loader:size() is the number of batches,
+loader:close() stops an epoch that was left early (the next `for` does, too). shuffle draws a new order each epoch from
+generator (default: the default generator); the order and the batches are the same for any num_workers. Datasets of
+tensors are gathered by num_workers threads, prefetch batches ahead each. Datasets written in Lua are asked in the main
+thread whatever num_workers is, and their samples joined by collate(samples), samples[i] = {values of get}; by default
+tensors are stacked, numbers become a tensor of the default dtype, booleans a bool tensor, strings a list, tables are
+joined key by key. pin_memory has no effect on the CPU. Tensors must not be written during an epoch.]],
+  ["tl.data.SequentialSampler"] = [[
+SequentialSampler(dataset or n): samples in order. A sampler is a table with size() and order(): an int64 tensor of ids
+(from 0), or a table of positions (from 1), once an epoch.]],
+  ["tl.data.RandomSampler"] = [[
+RandomSampler(dataset or n, {replacement=false, num_samples=, generator=}): a new permutation each epoch, or draws with
+replacement. More num_samples than there are: one permutation after the other.]],
+  ["tl.data.WeightedRandomSampler"] = [[
+WeightedRandomSampler(weights, num_samples, {replacement=true, generator=}): sample i with a probability proportional to
+weights[i]: a table or a 1-d tensor.]],
+  ["tl.data.DistributedSampler"] = [[
+DistributedSampler(dataset or n, {num_replicas=, rank=, shuffle=true, seed=0, drop_last=false}): the part of this rank
+(0-based; both from tl.dist once it is initialised). The order comes from seed + epoch: call set_epoch(e) before each
+epoch. It is padded from its start until all ranks have equally many (or cut with drop_last); padding() tells how many of
+this rank's last samples are repeats, so that a metric can leave them out.]],
+  ["tl.data.default_collate"] = [[
+default_collate(samples): what DataLoader does with the samples of a dataset written in Lua.]],
+
+  ["tl.data.idx"] = [[
+idx(path): a file of MNIST's format: uint8, int32 (also from int8, int16), float32, float64.]],
+  ["tl.data.npy"] = [[
+npy(path): a NumPy array, versions 1 to 3, either byte order, row- or column-major. int8, int16 and uint16 become int32,
+uint32 becomes int64. Python objects, records, strings, complex numbers and uint64 are errors.]],
+  ["tl.data.npz"] = [[
+npz(path): a table name -> tensor of the arrays in a NumPy archive.]],
+  ["tl.data.save_npy"] = [[
+save_npy(path, x): x as a NumPy array, written whole or not at all. NumPy has no bfloat16: an error.]],
+  ["tl.data.csv"] = [[
+csv(path, {header=, columns=, delimiter=",", dtype="float32", missing=false}): the table (rows, columns), the list of
+column names, and a table name -> column (rows). columns: names or positions (from 1), only these have to be numbers.
+header: true, false, or by default the first line when one of its fields is not a number. missing=true reads empty fields
+as nan, else they are errors. Errors name line and column. RFC 4180 quoting.]],
+  ["tl.data.image"] = [[
+image(path): a PNG or JPEG as uint8 (C, H, W): 1 gray, 2 gray + alpha, 3 RGB, 4 RGBA. 16-bit samples keep their high
+byte.]],
+  ["tl.data.text"] = [[
+text(path, {bytes=false, limit=2^31}): the file as a string, or as a uint8 tensor. More bytes than limit: an error.]],
+  ["tl.data.fashion_mnist"] = [[
+fashion_mnist{root=, train=true}: images uint8 (N, 28, 28), labels int64 (N); 60,000 or 10,000 of them (Xiao et al.
+2017). root: /usr/share/datasets/fashion-mnist (Debian's dataset-fashion-mnist), else data/fashion-mnist,
+data/FashionMNIST/raw, data.]],
+  ["tl.data.mnist"] = [[
+mnist{root=, train=true}: images uint8 (N, 28, 28), labels int64 (N). root: data/mnist, data/MNIST/raw, data.]],
+
+  ["tl.save"] = [[
+tl.save(path, value): a tensor, number, string, boolean or nested table of them as a safetensors file, written whole or
+not at all. A flat table name -> tensor is a plain file, which every other tool reads; anything else keeps its structure
+in __metadata__. Keys are strings and integers.]],
+  ["tl.load"] = [[
+tl.load(path, {device="cpu"}): what tl.save wrote, or of any other safetensors file a table name -> tensor; and the
+file's __metadata__ (key -> string).]],
+  ["tl.progress"] = [[
+tl.progress(what, {total=, desc="", unit="it", unit_scale=1, interval=0.1, line_interval=30, file=io.stderr}): iterates
+over a loader, an iterator function, a list (i, value) or 1..n and shows steps done, elapsed and remaining time and the
+rate (unit_scale units a step: the batch size for images/s). On a terminal a bar, redrawn every `interval` seconds;
+elsewhere a line every `line_interval` seconds and one at the end. bar:set{loss=0.1} adds values behind the rate;
+bar:close() ends a loop that was left early.]],
+}
