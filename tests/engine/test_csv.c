@@ -80,9 +80,21 @@ START_TEST(selects_columns_by_name_and_position) {
 END_TEST
 
 START_TEST(parses_numbers_exactly) {
-  const char *numbers[] = {"0.1",   "-0.1",    "123456789012345", "1234567890123456789", "0.30000000000000004", "1e-320",
-                           "12.5 ", " 7",      "+3",              "1e5",                 "-.5",                 "5.",
-                           "inf",   "-1.5e-3", "0000000000000001.5"};
+  const char *numbers[] = {"0.1",
+                           "-0.1",
+                           "123456789012345",
+                           "1234567890123456789",
+                           "0.30000000000000004",
+                           "1e-320",
+                           "12.5 ",
+                           " 7",
+                           "+3",
+                           "1e5",
+                           "-.5",
+                           "5.",
+                           "inf",
+                           "-1.5e-3",
+                           "0000000000000001.5"};
   tl_csv_options o = plain;
   o.header = 0;
   o.dtype = TL_FLOAT64;
@@ -173,5 +185,6 @@ START_TEST(survives_failing_allocations) {
 }
 END_TEST
 
-TEST_MAIN("csv", reads_a_table_with_a_header, header_is_found_or_told, selects_columns_by_name_and_position, parses_numbers_exactly,
-          errors_name_line_and_column, missing_fields_can_be_nan, reads_long_files, survives_failing_allocations)
+TEST_MAIN("csv", reads_a_table_with_a_header, header_is_found_or_told, selects_columns_by_name_and_position,
+          parses_numbers_exactly, errors_name_line_and_column, missing_fields_can_be_nan, reads_long_files,
+          survives_failing_allocations)

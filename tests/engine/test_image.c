@@ -17,10 +17,11 @@ static size_t put_chunk(unsigned char *to, const char *type, const void *data, s
 }
 
 /* rows: raw scanlines, each with its filter byte. Returns the file's size. */
-static size_t make_png(unsigned char *to, uint32_t width, uint32_t height, int depth, int color, const void *rows, size_t bytes,
-                       const void *palette, size_t palette_bytes, const void *trns, size_t trns_bytes) {
+static size_t make_png(unsigned char *to, uint32_t width, uint32_t height, int depth, int color, const void *rows,
+                       size_t bytes, const void *palette, size_t palette_bytes, const void *trns, size_t trns_bytes) {
   unsigned char head[13] = {0, 0, 0, 0, 0, 0, 0, 0, (unsigned char)depth, (unsigned char)color, 0, 0, 0}, packed[4096];
-  for (int i = 0; i < 4; i++) head[i] = (unsigned char)(width >> (24 - 8 * i)), head[4 + i] = (unsigned char)(height >> (24 - 8 * i));
+  for (int i = 0; i < 4; i++)
+    head[i] = (unsigned char)(width >> (24 - 8 * i)), head[4 + i] = (unsigned char)(height >> (24 - 8 * i));
   uLongf n = sizeof packed;
   ck_assert_int_eq(compress(packed, &n, rows, bytes), Z_OK);
   size_t at = 8;
@@ -32,8 +33,8 @@ static size_t make_png(unsigned char *to, uint32_t width, uint32_t height, int d
   return at + put_chunk(to + at, "IEND", "", 0);
 }
 
-static tl_tensor *read_png(uint32_t width, uint32_t height, int depth, int color, const void *rows, size_t bytes, const void *palette,
-                           size_t palette_bytes, const void *trns, size_t trns_bytes) {
+static tl_tensor *read_png(uint32_t width, uint32_t height, int depth, int color, const void *rows, size_t bytes,
+                           const void *palette, size_t palette_bytes, const void *trns, size_t trns_bytes) {
   unsigned char file[8192];
   tl_tensor *t;
   size_t n = make_png(file, width, height, depth, color, rows, bytes, palette, palette_bytes, trns, trns_bytes);
@@ -96,8 +97,8 @@ END_TEST
 
 /* ---- JPEG ---- */
 
-static size_t make_jpeg(unsigned char **to, int width, int height, int channels, J_COLOR_SPACE space, const unsigned char *pixels,
-                        bool progressive) {
+static size_t make_jpeg(unsigned char **to, int width, int height, int channels, J_COLOR_SPACE space,
+                        const unsigned char *pixels, bool progressive) {
   struct jpeg_compress_struct c;
   struct jpeg_error_mgr errors;
   unsigned long n = 0;
@@ -164,7 +165,8 @@ START_TEST(refuses_damaged_jpeg) {
   free(file);
   n = make_jpeg(&file, 8, 8, 1, JCS_GRAYSCALE, pixels, false);
   for (size_t i = 0; i + 9 < n; i++) /* the frame header claims 16000 x 16000 */
-    if (file[i] == 0xff && file[i + 1] == 0xc0) file[i + 5] = file[i + 7] = 16000 >> 8, file[i + 6] = file[i + 8] = 16000 & 255;
+    if (file[i] == 0xff && file[i + 1] == 0xc0)
+      file[i + 5] = file[i + 7] = 16000 >> 8, file[i + 6] = file[i + 8] = 16000 & 255;
   ck_fails(tl_read_image(write_file("big.jpg", file, n), &t), TL_ERR_FORMAT, "claims 16000x16000 pixels");
   free(file);
   ck_assert_ptr_null(t);
@@ -196,4 +198,5 @@ START_TEST(survives_failing_allocations) {
 }
 END_TEST
 
-TEST_MAIN("image", reads_every_png_color_type, refuses_damaged_png, reads_jpeg, refuses_damaged_jpeg, survives_failing_allocations)
+TEST_MAIN("image", reads_every_png_color_type, refuses_damaged_png, reads_jpeg, refuses_damaged_jpeg,
+          survives_failing_allocations)

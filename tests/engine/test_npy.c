@@ -58,11 +58,16 @@ START_TEST(reads_types_and_byte_orders) {
     int dtype;
     double value;
   } types[] = {
-      {">f8", {0xc0, 4, 0, 0, 0, 0, 0, 0}, 8, TL_FLOAT64, -2.5}, {"<f8", {0, 0, 0, 0, 0, 0, 4, 0xc0}, 8, TL_FLOAT64, -2.5},
-      {">i4", {0xff, 0xff, 0xff, 0xfe}, 4, TL_INT32, -2},        {"<i8", {3, 1}, 8, TL_INT64, 259},
-      {"|u1", {200}, 1, TL_UINT8, 200},                          {"|b1", {1}, 1, TL_BOOL, 1},
-      {"|i1", {0xfe}, 1, TL_INT32, -2},                          {">u2", {1, 2}, 2, TL_INT32, 258},
-      {"<u4", {0, 0, 0, 0x80}, 4, TL_INT64, 2147483648.0},       {"<f2", {0, 0x3e}, 2, TL_FLOAT16, 1.5},
+      {">f8", {0xc0, 4, 0, 0, 0, 0, 0, 0}, 8, TL_FLOAT64, -2.5},
+      {"<f8", {0, 0, 0, 0, 0, 0, 4, 0xc0}, 8, TL_FLOAT64, -2.5},
+      {">i4", {0xff, 0xff, 0xff, 0xfe}, 4, TL_INT32, -2},
+      {"<i8", {3, 1}, 8, TL_INT64, 259},
+      {"|u1", {200}, 1, TL_UINT8, 200},
+      {"|b1", {1}, 1, TL_BOOL, 1},
+      {"|i1", {0xfe}, 1, TL_INT32, -2},
+      {">u2", {1, 2}, 2, TL_INT32, 258},
+      {"<u4", {0, 0, 0, 0x80}, 4, TL_INT64, 2147483648.0},
+      {"<f2", {0, 0x3e}, 2, TL_FLOAT16, 1.5},
   };
   for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
     char header[128];
@@ -81,7 +86,7 @@ END_TEST
 START_TEST(refuses_other_dtypes_by_name) {
   const struct {
     const char *descr, *text;
-  } types[] = {{"'|O'", "Python objects (dtype '|O')"}, {"'<U3'", "'<U3'"},  {"'<c8'", "'<c8'"},
+  } types[] = {{"'|O'", "Python objects (dtype '|O')"}, {"'<U3'", "'<U3'"}, {"'<c8'", "'<c8'"},
                {"[('a', '<f4')]", "records"},           {"'<u8'", "'<u8'"}, {"'<M8[s]'", "'<M8[s]'"}};
   tl_tensor *t = NULL;
   for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
@@ -118,10 +123,10 @@ START_TEST(refuses_bad_headers) {
   ck_fails(read_npy(1, good, six, 20, &t), TL_ERR_FORMAT, "needs 24 bytes, the file has no more than 20");
   ck_fails(read_npy(1, good, (float[7]){0}, 28, &t), TL_ERR_FORMAT, "more bytes follow");
   ck_fails(read_npy(4, good, six, 24, &t), TL_ERR_FORMAT, "no npy version 4.0");
-  ck_fails(read_npy(1, "{'descr': '<f4', 'fortran_order': False, 'shape': (4611686018427387904, 4)}", six, 24, &t), TL_ERR_FORMAT,
-           "too big to address");
-  ck_fails(read_npy(1, "{'descr': '<f4', 'fortran_order': False, 'shape': (1,1,1,1,1,1,1,1,1)}", six, 4, &t), TL_ERR_UNSUPPORTED,
-           "more than 8 dims");
+  ck_fails(read_npy(1, "{'descr': '<f4', 'fortran_order': False, 'shape': (4611686018427387904, 4)}", six, 24, &t),
+           TL_ERR_FORMAT, "too big to address");
+  ck_fails(read_npy(1, "{'descr': '<f4', 'fortran_order': False, 'shape': (1,1,1,1,1,1,1,1,1)}", six, 4, &t),
+           TL_ERR_UNSUPPORTED, "more than 8 dims");
   ck_fails(tl_read_npy(write_file("x.npy", "\x93NUMPX\1\0\0\0", 10), &t), TL_ERR_FORMAT, "not an npy file");
   ck_fails(tl_read_npy(write_file("x.npy", "\x93NUMPY\1\0\xff\xff", 10), &t), TL_ERR_FORMAT, "needs 65535 bytes");
   ck_assert_ptr_null(t);
@@ -171,8 +176,8 @@ END_TEST
 
 /* ---- npz ---- */
 
-static const char *write_zip(const char *name, int n, const char *const *members, const char *const *data, const size_t *bytes,
-                             bool deflate) {
+static const char *write_zip(const char *name, int n, const char *const *members, const char *const *data,
+                             const size_t *bytes, bool deflate) {
   const char *path = scratch(name);
   int code = 0;
   zip_t *zip = zip_open(path, ZIP_CREATE | ZIP_TRUNCATE, &code);
@@ -194,7 +199,8 @@ START_TEST(reads_npz_stored_and_deflated) {
     int64_t before = live_tensors();
     tl_archive *z;
     tl_tensor *t;
-    ck_ok(tl_read_npz(write_zip("z.npz", 2, (const char *[]){"x.npy", "deep/y.npy"}, (const char *[]){a, b}, bytes, deflate), &z));
+    ck_ok(tl_read_npz(
+        write_zip("z.npz", 2, (const char *[]){"x.npy", "deep/y.npy"}, (const char *[]){a, b}, bytes, deflate), &z));
     ck_assert_int_eq(tl_archive_count(z), 2);
     ck_assert_str_eq(tl_archive_name(z, 0), "x");
     ck_assert_str_eq(tl_archive_name(z, 1), "deep/y");
@@ -211,20 +217,24 @@ END_TEST
 START_TEST(refuses_bad_npz) {
   char a[512], big[512], *padded = calloc(1, 1 << 20);
   size_t n = make_npy(a, 1, "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }", six, sizeof six);
-  size_t m = make_npy(big, 1, "{'descr': '<f8', 'fortran_order': False, 'shape': (1000, 1000, 1000), }", six, sizeof six);
+  size_t m =
+      make_npy(big, 1, "{'descr': '<f8', 'fortran_order': False, 'shape': (1000, 1000, 1000), }", six, sizeof six);
   memcpy(padded, a, n); /* inflates to far more than its shape declares */
   int64_t before = live_tensors();
   tl_archive *z = NULL;
-  ck_fails(tl_read_npz(write_zip("z.npz", 1, (const char *[]){"x.txt"}, (const char *[]){a}, &n, false), &z), TL_ERR_FORMAT,
-           "z.npz: x.txt: not an npy member");
-  ck_fails(tl_read_npz(write_zip("z.npz", 1, (const char *[]){"x.npy"}, (const char *[]){big}, &m, true), &z), TL_ERR_FORMAT,
-           "z.npz: x.npy: the data needs 8000000000 bytes");
-  ck_fails(tl_read_npz(write_zip("z.npz", 1, (const char *[]){"x.npy"}, (const char *[]){padded}, (size_t[]){1 << 20}, true), &z),
-           TL_ERR_FORMAT, "more bytes follow");
+  ck_fails(tl_read_npz(write_zip("z.npz", 1, (const char *[]){"x.txt"}, (const char *[]){a}, &n, false), &z),
+           TL_ERR_FORMAT, "z.npz: x.txt: not an npy member");
+  ck_fails(tl_read_npz(write_zip("z.npz", 1, (const char *[]){"x.npy"}, (const char *[]){big}, &m, true), &z),
+           TL_ERR_FORMAT, "z.npz: x.npy: the data needs 8000000000 bytes");
+  ck_fails(
+      tl_read_npz(write_zip("z.npz", 1, (const char *[]){"x.npy"}, (const char *[]){padded}, (size_t[]){1 << 20}, true),
+                  &z),
+      TL_ERR_FORMAT, "more bytes follow");
   ck_fails(tl_read_npz(write_file("n.npz", "PK\3\4 nothing", 12), &z), TL_ERR_FORMAT, "not a zip file");
   ck_fails(tl_read_npz(scratch("absent"), &z), TL_ERR_IO, "No such file");
   char file[2048]; /* a bit of the stored data flips: the checksum tells */
-  size_t size = read_file(write_zip("z.npz", 1, (const char *[]){"x.npy"}, (const char *[]){a}, &n, false), file, sizeof file);
+  size_t size =
+      read_file(write_zip("z.npz", 1, (const char *[]){"x.npy"}, (const char *[]){a}, &n, false), file, sizeof file);
   for (size_t i = 0; i + 4 < size; i++)
     if (memcmp(file + i, &six[5], 4) == 0) file[i] ^= 1;
   ck_fails(tl_read_npz(write_file("z.npz", file, size), &z), TL_ERR_FORMAT, "damaged");
@@ -235,5 +245,6 @@ START_TEST(refuses_bad_npz) {
 }
 END_TEST
 
-TEST_MAIN("npy", reads_every_version, understands_fortran_order, reads_types_and_byte_orders, refuses_other_dtypes_by_name,
-          refuses_bad_headers, writes_what_numpy_writes, every_dtype_and_rank_survives, reads_npz_stored_and_deflated, refuses_bad_npz)
+TEST_MAIN("npy", reads_every_version, understands_fortran_order, reads_types_and_byte_orders,
+          refuses_other_dtypes_by_name, refuses_bad_headers, writes_what_numpy_writes, every_dtype_and_rank_survives,
+          reads_npz_stored_and_deflated, refuses_bad_npz)

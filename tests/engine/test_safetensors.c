@@ -50,7 +50,8 @@ END_TEST
 START_TEST(scalars_empty_views_and_notes_survive) {
   double one = 2.5;
   tl_tensor *scalar = make_tensor(TL_FLOAT64, 0, NULL, &one), *none = make_tensor(TL_FLOAT32, SHAPE(0, 4), NULL);
-  tl_tensor *view = layout_tensor(TRANSPOSED, 3, 2, TL_FLOAT32, 0, 1, 1), *row = layout_tensor(EXPANDED, 3, 2, TL_INT32, 0, 9, 1);
+  tl_tensor *view = layout_tensor(TRANSPOSED, 3, 2, TL_FLOAT32, 0, 1, 1),
+            *row = layout_tensor(EXPANDED, 3, 2, TL_INT32, 0, 9, 1);
   const char *names[] = {"scalar", "none", "view \"q\" \xc3\xa9", "row"};
   tl_tensor *tensors[] = {scalar, none, view, row};
   const char *keys[] = {"format", "empty"}, *values[] = {"tl\n\"x\"", ""};
@@ -58,7 +59,8 @@ START_TEST(scalars_empty_views_and_notes_survive) {
   tl_archive *a;
   ck_ok(tl_read_safetensors(scratch("v"), &a));
   ck_assert_int_eq(tl_archive_notes(a), 2);
-  for (int i = 0; i < 2; i++) ck_assert_str_eq(tl_archive_note(a, strcmp(tl_archive_note_key(a, i), "format") != 0), values[i]);
+  for (int i = 0; i < 2; i++)
+    ck_assert_str_eq(tl_archive_note(a, strcmp(tl_archive_note_key(a, i), "format") != 0), values[i]);
   for (int i = 0; i < 4; i++) {
     tl_tensor *t = named(a, names[i]);
     double v[8];
@@ -121,7 +123,8 @@ START_TEST(widens_foreign_types) {
 }
 END_TEST
 
-#define U8(name, shape, first, end) "\"" name "\":{\"dtype\":\"U8\",\"shape\":" shape ",\"data_offsets\":[" first "," end "]}"
+#define U8(name, shape, first, end) \
+  "\"" name "\":{\"dtype\":\"U8\",\"shape\":" shape ",\"data_offsets\":[" first "," end "]}"
 
 START_TEST(refuses_bad_headers) {
   static const struct {
@@ -142,7 +145,8 @@ START_TEST(refuses_bad_headers) {
       {"{" U8("a", "[4.0]", "0", "4") "}", 4, TL_ERR_FORMAT, "'a' is not a list of sizes"},
       {"{" U8("a", "[4611686018427387904,4]", "0", "0") "}", 0, TL_ERR_FORMAT, "too big to address"},
       {"{" U8("a", "[1,1,1,1,1,1,1,1,1]", "0", "1") "}", 1, TL_ERR_UNSUPPORTED, "'a' has 9 dims"},
-      {"{" U8("a", "[1]", "0", "1") "," U8("a", "[1]", "1", "2") "}", 2, TL_ERR_FORMAT, "duplicate object key near '\"a\"'"},
+      {"{" U8("a", "[1]", "0", "1") "," U8("a", "[1]", "1", "2") "}", 2, TL_ERR_FORMAT,
+       "duplicate object key near '\"a\"'"},
       {"{\"a\":{\"dtype\":\"F8_E4M3\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1, TL_ERR_UNSUPPORTED, "'F8_E4M3'"},
       {"{\"a\":{\"shape\":[1],\"data_offsets\":[0,1]}}", 1, TL_ERR_FORMAT, "'a' has no dtype"},
       {"{\"a\":{\"dtype\":\"U8\",\"data_offsets\":[0,1]}}", 1, TL_ERR_FORMAT, "'a' has no shape"},
@@ -157,9 +161,11 @@ START_TEST(refuses_bad_headers) {
   int64_t before = live_tensors();
   tl_archive *a = NULL;
   for (size_t i = 0; i < sizeof files / sizeof *files; i++)
-    ck_fails(tl_read_safetensors(write_raw("bad", files[i].header, "12345678", files[i].bytes), &a), files[i].code, files[i].text);
+    ck_fails(tl_read_safetensors(write_raw("bad", files[i].header, "12345678", files[i].bytes), &a), files[i].code,
+             files[i].text);
   ck_fails(tl_read_safetensors(write_file("nul", "\4\0\0\0\0\0\0\0{}\0\0", 12), &a), TL_ERR_FORMAT, "NUL");
-  ck_fails(tl_read_safetensors(write_file("huge", "\1\0\0\0\1\0\0\0{}", 10), &a), TL_ERR_FORMAT, "a header of 4294967297 bytes");
+  ck_fails(tl_read_safetensors(write_file("huge", "\1\0\0\0\1\0\0\0{}", 10), &a), TL_ERR_FORMAT,
+           "a header of 4294967297 bytes");
   ck_fails(tl_read_safetensors(write_file("long", "\x40\0\0\0\0\0\0\0{}", 10), &a), TL_ERR_FORMAT, "needs 64 bytes");
   ck_fails(tl_read_safetensors(write_file("short", "\2\0\0", 3), &a), TL_ERR_FORMAT, "ends at byte 3");
   ck_assert_int_eq(live_tensors(), before);
@@ -232,5 +238,6 @@ START_TEST(reading_survives_failing_allocations) {
 }
 END_TEST
 
-TEST_MAIN("safetensors", every_dtype_survives, scalars_empty_views_and_notes_survive, writes_the_exact_format, widens_foreign_types,
-          refuses_bad_headers, reads_a_header_that_looks_like_gzip, writing_is_atomic, reading_survives_failing_allocations)
+TEST_MAIN("safetensors", every_dtype_survives, scalars_empty_views_and_notes_survive, writes_the_exact_format,
+          widens_foreign_types, refuses_bad_headers, reads_a_header_that_looks_like_gzip, writing_is_atomic,
+          reading_survives_failing_allocations)

@@ -64,8 +64,8 @@ collate = function(list, place)
 end
 
 --- default_collate(samples): samples are a list of {value, ...}; returns one joined value for each. Tensors of one
---- shape are stacked, numbers become a tensor of the default dtype, booleans a bool tensor, strings a list, tables are joined
---- key by key.
+--- shape are stacked, numbers become a tensor of the default dtype, booleans a bool tensor, strings a list, tables are
+--- joined key by key.
 local function default_collate(samples)
   local values = {}
   for k = 1, #samples[1] do
