@@ -1,7 +1,7 @@
 -- autograd.lua: what a walk over the tape asks Lua for (hooks, custom functions), tl.autograd and x:register_hook.
 --
--- The engine never calls Lua: a walk stops where it needs a hook or a custom function, says which (its number), and goes on
--- after the reply. Numbers of nodes that are gone come back through tl_function_dead().
+-- The engine never calls Lua: a walk stops where it needs a hook or a custom function, says which (its number), and
+-- goes on after the reply. Numbers of nodes that are gone come back through tl_function_dead().
 local base = require "tlua.base"
 
 local ffi, C, methods, tl = base.ffi, base.C, base.methods, base.tl
@@ -69,7 +69,9 @@ end
 local function serve_hook(walk)
   local hook = registry[event.id]
   local grad = hook and hook(offered()[1])
-  if grad ~= nil and not is_tensor(grad) then fail("a hook must return a tensor or nothing, got " .. base.kind(grad)) end
+  if grad ~= nil and not is_tensor(grad) then
+    fail("a hook must return a tensor or nothing, got " .. base.kind(grad))
+  end
   reply(walk, { grad }, 1)
 end
 
@@ -111,8 +113,8 @@ function Handle:remove()
   self.tensor = nil
 end
 
---- x:register_hook(f): backward calls f(grad) with x's gradient; a tensor that f returns takes its place. Returns a handle with
---- :remove(). (f lives as long as x's graph: an f that holds x itself keeps both alive until removed.)
+--- x:register_hook(f): backward calls f(grad) with x's gradient; a tensor that f returns takes its place. Returns a
+--- handle with :remove(). (f lives as long as x's graph: an f that holds x itself keeps both alive until removed.)
 function methods.register_hook(x, f)
   check_tensor(x, "register_hook", 1)
   if type(f) ~= "function" then fail("register_hook: argument 2 must be a function, got " .. base.kind(f)) end
@@ -127,9 +129,13 @@ end
 
 local function as_list(x, op, n)
   if is_tensor(x) then return { x } end
-  if type(x) ~= "table" then fail(op .. ": argument " .. n .. " must be a tensor or a table of tensors, got " .. base.kind(x)) end
+  if type(x) ~= "table" then
+    fail(op .. ": argument " .. n .. " must be a tensor or a table of tensors, got " .. base.kind(x))
+  end
   for i = 1, #x do
-    if not is_tensor(x[i]) then fail(("%s: element %d of argument %d must be a tensor, got %s"):format(op, i, n, base.kind(x[i]))) end
+    if not is_tensor(x[i]) then
+      fail(("%s: element %d of argument %d must be a tensor, got %s"):format(op, i, n, base.kind(x[i])))
+    end
   end
   if #x == 0 then fail(op .. ": argument " .. n .. " is empty") end
   return x
@@ -151,8 +157,9 @@ local function read_grads(walk, n)
   return list
 end
 
---- autograd.grad(outputs, inputs, {grad_outputs=, retain_graph=false, allow_unused=false}): the gradients of the outputs (their
---- sum) with respect to the inputs; .grad stays as it is. A tensor or a table for each; the result is a tensor if inputs is one.
+--- autograd.grad(outputs, inputs, {grad_outputs=, retain_graph=false, allow_unused=false}): the gradients of the
+--- outputs (their sum) with respect to the inputs; .grad stays as it is. A tensor or a table for each; the result is a
+--- tensor if inputs is one.
 function autograd.grad(outputs, inputs, options)
   local o = base.options("autograd.grad", options,
     { grad_outputs = base.optional, retain_graph = false, allow_unused = false, create_graph = false })
@@ -162,16 +169,19 @@ function autograd.grad(outputs, inputs, options)
   if o.grad_outputs ~= nil then
     grads = is_tensor(o.grad_outputs) and { o.grad_outputs } or o.grad_outputs
     for i = 1, #from do
-      if grads[i] and not is_tensor(grads[i]) then fail("autograd.grad: grad_outputs must hold tensors, got " .. base.kind(grads[i])) end
+      if grads[i] and not is_tensor(grads[i]) then
+        fail("autograd.grad: grad_outputs must hold tensors, got " .. base.kind(grads[i]))
+      end
     end
     grads = array(grads, #from)
   end
   local walk = ffi.new("tl_walk *[1]")
-  check(C.tl_autograd_grad(#from, array(from, #from), grads, #to, array(to, #to), o.retain_graph and true or false, walk))
+  local retain = o.retain_graph and true or false
+  check(C.tl_autograd_grad(#from, array(from, #from), grads, #to, array(to, #to), retain, walk))
   local list = with_walk(walk[0], read_grads, #to)
   for i = 1, #to do
     if list[i] == nil and not o.allow_unused then
-      fail(("autograd.grad: input %d was not used for the outputs: pass {allow_unused=true} if that is meant"):format(i))
+      fail("autograd.grad: input " .. i .. " was not used for the outputs: pass {allow_unused=true} if that is meant")
     end
   end
   if is_tensor(inputs) then return list[1] end
@@ -190,7 +200,8 @@ function Context.save_for_backward(ctx, ...)
   local list = { n = n, ... }
   for i = 1, n do
     if list[i] ~= nil and not is_tensor(list[i]) then
-      fail("save_for_backward: argument " .. i .. " must be a tensor or nil, got " .. base.kind(list[i]) .. ": keep it in a field of ctx")
+      local kind = base.kind(list[i])
+      fail(("save_for_backward: argument %d must be a tensor or nil, got %s: keep it in a field of ctx"):format(i, kind))
     end
   end
   rawset(ctx, SAVED, list)
@@ -241,13 +252,16 @@ local function check_grad(record, i, grad)
   if not is_tensor(grad) then
     fail(("%s: backward must return a tensor or nil for argument %d, got %s"):format(record.name, i, base.kind(grad)))
   end
-  if not input then fail(("%s: backward returned a gradient for argument %d, which is not a tensor"):format(record.name, i)) end
-  local shape = grad.shape
-  if not same_shape(shape, input.shape) then
-    fail(("%s: backward returned a gradient of %s for argument %d of %s"):format(record.name, shape_text(shape), i, shape_text(input.shape)))
+  if not input then
+    fail(("%s: backward returned a gradient for argument %d, which is not a tensor"):format(record.name, i))
   end
-  if grad.device ~= input.device then
-    fail(("%s: backward returned a gradient on %s for argument %d on %s"):format(record.name, grad.device, i, input.device))
+  local shape, device, name = grad.shape, grad.device, record.name
+  if not same_shape(shape, input.shape) then
+    local have, want = shape_text(shape), shape_text(input.shape)
+    fail(("%s: backward returned a gradient of %s for argument %d of %s"):format(name, have, i, want))
+  end
+  if device ~= input.device then
+    fail(("%s: backward returned a gradient on %s for argument %d on %s"):format(name, device, i, input.device))
   end
   return grad:to(input.dtype)
 end
@@ -304,7 +318,7 @@ local function contains(list, t)
 end
 
 -- Ties outputs to inputs on the tape, if gradients are wanted.
-local function record_call(self, ctx, arguments, n, inputs, places, results, m)
+local function record_call(self, ctx, n, inputs, places, results, m)
   local record = {
     name = self.name, ctx = ctx, backward = self.backward, serve = serve_function,
     arguments = n, inputs = {}, outputs = m, slot = {}, made = {},
@@ -327,8 +341,8 @@ local function record_call(self, ctx, arguments, n, inputs, places, results, m)
   local saved = rawget(ctx, SAVED) or { n = 0 }
   record.saved = saved.n
   local id = register(record)
-  local status = C.tl_function_record(self.name, id, #inputs, array(inputs, #inputs), #tied, array(tied, #tied), saved.n,
-    array(saved, saved.n), base.boolean)
+  local from, to, kept = array(inputs, #inputs), array(tied, #tied), array(saved, saved.n)
+  local status = C.tl_function_record(self.name, id, #inputs, from, #tied, to, saved.n, kept, base.boolean)
   if status ~= 0 or not base.boolean[0] then registry[id] = nil end
   check(status)
   rawset(ctx, SAVED, nil)
@@ -337,8 +351,8 @@ end
 
 local function pack(...) return { n = select("#", ...), ... } end
 
---- f(...) runs forward(ctx, ...) without recording; backward(ctx, ...) then gets one gradient an output and returns one an
---- argument.
+--- f(...) runs forward(ctx, ...) without recording; backward(ctx, ...) then gets one gradient an output and returns one
+--- an argument.
 function Function:__call(...)
   local n = select("#", ...)
   local arguments = { ... }
@@ -348,17 +362,23 @@ function Function:__call(...)
   local ctx = setmetatable({ needs_input_grad = needs }, context_type)
   local results = pack(tl.no_grad(self.forward, ctx, ...))
   if native.tl_grad_enabled() and contains(needs, true) then
-    record_call(self, ctx, arguments, n, inputs, places, results, results.n)
+    record_call(self, ctx, n, inputs, places, results, results.n)
   end
   return unpack(results, 1, results.n)
 end
 
---- autograd.Function{forward=f(ctx, ...), backward=f(ctx, ...), name=}: an operation with a derivative of its own. Call what it
---- returns, f(x, ...) or f.apply(x, ...). ctx:save_for_backward(...) keeps tensors, any other field of ctx keeps anything.
+--- autograd.Function{forward=f(ctx, ...), backward=f(ctx, ...), name=}: an operation with a derivative of its own. Call
+--- what it returns, f(x, ...) or f.apply(x, ...). ctx:save_for_backward(...) keeps tensors, any other field of ctx
+--- keeps anything.
 function autograd.Function(spec)
-  local o = base.options("autograd.Function", spec, { forward = base.optional, backward = base.optional, name = "custom function" })
-  if type(o.forward) ~= "function" then fail("autograd.Function: forward must be a function, got " .. base.kind(o.forward)) end
-  if type(o.backward) ~= "function" then fail("autograd.Function: backward must be a function, got " .. base.kind(o.backward)) end
+  local o = base.options("autograd.Function", spec,
+    { forward = base.optional, backward = base.optional, name = "custom function" })
+  if type(o.forward) ~= "function" then
+    fail("autograd.Function: forward must be a function, got " .. base.kind(o.forward))
+  end
+  if type(o.backward) ~= "function" then
+    fail("autograd.Function: backward must be a function, got " .. base.kind(o.backward))
+  end
   local f = setmetatable({ forward = o.forward, backward = o.backward, name = tostring(o.name) }, Function)
   f.apply = function(...) return f(...) end
   return f
@@ -366,8 +386,8 @@ end
 
 -- ---- the rest ----
 
---- autograd.detect_anomaly(on): backward stops with an error that names the operation whose derivative made the first nan.
---- Slow. Returns the former state.
+--- autograd.detect_anomaly(on): backward stops with an error that names the operation whose derivative made the first
+--- nan. Slow. Returns the former state.
 function autograd.detect_anomaly(on)
   if type(on) ~= "boolean" then fail("detect_anomaly: must be true or false, got " .. base.kind(on)) end
   return native.tl_set_detect_anomaly(on)
@@ -386,7 +406,8 @@ function autograd.backward(outputs, grads, options)
       local result = {}
       for i, t in ipairs(list) do
         if grads[i] == nil and t:numel() ~= 1 then
-          fail(("autograd.backward: output %d of %s needs a gradient; only one element needs none"):format(i, shape_text(t.shape)))
+          local shape = shape_text(t.shape)
+          fail(("autograd.backward: output %d of %s needs a gradient; only one element needs none"):format(i, shape))
         end
         result[i] = grads[i] or tl.ones_like(t)
       end

@@ -75,14 +75,15 @@ local check = base.check
 
 -- ---- memory ----
 
--- Handles come and go faster than Lua's own objects: a collector that sweeps at twice its usual pace leaves fewer dead ones
--- behind, and allocations stay in the processor's cache (an add of small tensors takes half the time). Somebody's own
--- setting stays.
+-- Handles come and go faster than Lua's own objects: a collector that sweeps at twice its usual pace leaves fewer dead
+-- ones behind, and allocations stay in the processor's cache (an add of small tensors takes half the time). Somebody's
+-- own setting stays.
 local STEP_MULTIPLIER, USUAL = 400, 200
 local former = collectgarbage("setstepmul", STEP_MULTIPLIER)
 if former ~= USUAL then collectgarbage("setstepmul", former) end
 
--- Called after a collection: forgets what C's dead objects kept alive here. autograd.lua replaces it. True: there was some.
+-- Called after a collection: forgets what C's dead objects kept alive here. autograd.lua replaces it. True: there was
+-- some.
 base.forget = function() return false end
 
 local function collect()
@@ -115,8 +116,8 @@ end
 
 -- ---- the C functions ----
 
--- Calls that must not be repeated when memory was short: they may have done a part of their work. (Those that take arrays of
--- tensors have no arity and are not repeated, either.)
+-- Calls that must not be repeated when memory was short: they may have done a part of their work. (Those that take
+-- arrays of tensors have no arity and are not repeated, either.)
 local function once(name) return name:find("_$") or name == "tl_backward" or name:find("^tl_walk_") end
 
 local parameters = {}
@@ -273,7 +274,9 @@ function base.tensors(list, op)
     pointers = ffi.new("tl_tensor *[?]", pointers_room)
   end
   for i = 1, n do
-    if not istype(tensor_type, list[i]) then fail(op .. ": element " .. i .. " must be a tensor, got " .. kind(list[i])) end
+    if not istype(tensor_type, list[i]) then
+      fail(op .. ": element " .. i .. " must be a tensor, got " .. kind(list[i]))
+    end
     pointers[i - 1] = list[i]
   end
   return pointers, n
@@ -336,7 +339,8 @@ function base.options(op, given, defaults)
       for name in pairs(defaults) do names[#names + 1] = name end
       table.sort(names)
       local near = type(key) == "string" and #names > 0 and base.nearest(key, names)
-      fail(("%s: there is no option '%s'%s"):format(op, tostring(key), near and ", did you mean '" .. near .. "'?" or ""))
+      local hint = near and ", did you mean '" .. near .. "'?" or ""
+      fail(("%s: there is no option '%s'%s"):format(op, tostring(key), hint))
     end
     if default ~= base.optional and type(default) == "number" and type(value) ~= "number" then
       fail(("%s: option '%s' must be a number, got %s"):format(op, key, kind(value)))
@@ -396,7 +400,9 @@ local device_names = { [0] = "cpu" }
 function base.device(name, op)
   local number = device_numbers[name]
   if number then return number end
-  if type(name) ~= "string" then fail(op .. ": a device is a name such as \"cpu\" or \"cuda:0\", got " .. kind(name)) end
+  if type(name) ~= "string" then
+    fail(op .. ": a device is a name such as \"cpu\" or \"cuda:0\", got " .. kind(name))
+  end
   check(C.tl_device_parse(name, base.integer))
   number = base.integer[0]
   device_numbers[name] = number

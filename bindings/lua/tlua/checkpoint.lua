@@ -86,8 +86,8 @@ local function checkpoint_function()
   return operation
 end
 
---- tl.utils.checkpoint(f, ...): f(...) without keeping what its backward needs: backward runs f again, with the same random
---- numbers. Arguments and parameters inside f get their gradients.
+--- tl.utils.checkpoint(f, ...): f(...) without keeping what its backward needs: backward runs f again, with the same
+--- random numbers. Arguments and parameters inside f get their gradients.
 return function(f, ...)
   if type(f) ~= "function" and not (type(f) == "table" and getmetatable(f) and getmetatable(f).__call) then
     fail("checkpoint: argument 1 must be a function, got " .. base.kind(f))

@@ -3,7 +3,8 @@ local base = require "tlua.base"
 
 local ffi, C, tl = base.ffi, base.C, base.tl
 local check, fail, wrap, out = base.check, base.fail, base.wrap, base.out
-local check_number, check_integer, is_tensor, check_tensor = base.check_number, base.check_integer, base.is_tensor, base.check_tensor
+local check_number, check_integer = base.check_number, base.check_integer
+local is_tensor, check_tensor = base.is_tensor, base.check_tensor
 local sizes, shape = base.sizes, base.shape
 local native = ffi.C
 local BOOL, INT64 = tonumber(native.TL_BOOL), tonumber(native.TL_INT64)
@@ -29,8 +30,9 @@ local function read(op, options, dtype, device)
   if o.generator ~= nil and not base.is_generator(o.generator) then
     fail(op .. ": option 'generator' must be a tl.Generator, got " .. base.kind(o.generator))
   end
-  return o.dtype and base.dtype(o.dtype, op) or dtype or default_dtype, o.device and base.device(o.device, op) or device or 0,
-    o.requires_grad, o.generator
+  dtype = o.dtype and base.dtype(o.dtype, op) or dtype or default_dtype
+  device = o.device and base.device(o.device, op) or device or 0
+  return dtype, device, o.requires_grad, o.generator
 end
 base.creation_options = read
 
@@ -158,11 +160,19 @@ end
 
 -- ---- like another tensor ----
 
+-- What read() gave, as options again.
+local function options_of(dtype, device, requires_grad, generator)
+  return {
+    dtype = base.dtype_names[dtype], device = base.device_name(device), requires_grad = requires_grad,
+    generator = generator,
+  }
+end
+
 local function like(name, op)
   tl[name] = function(x, options)
     check_tensor(x, name, 1)
     local dtype, device, requires_grad, generator = read(name, options, native.tl_dtype_of(x), native.tl_device_of(x))
-    return op({ dtype = base.dtype_names[dtype], device = base.device_name(device), requires_grad = requires_grad, generator = generator }, x.shape)
+    return op(options_of(dtype, device, requires_grad, generator), x.shape)
   end
 end
 
@@ -176,14 +186,14 @@ like("randn_like", function(o, list) return tl.randn(list, o) end)
 function tl.full_like(x, value, options)
   check_tensor(x, "full_like", 1)
   local dtype, device, requires_grad = read("full_like", options, native.tl_dtype_of(x), native.tl_device_of(x))
-  return tl.full(x.shape, value, { dtype = base.dtype_names[dtype], device = base.device_name(device), requires_grad = requires_grad })
+  return tl.full(x.shape, value, options_of(dtype, device, requires_grad))
 end
 
 --- tl.randint_like(x, low, high, opts).
 function tl.randint_like(x, low, high, options)
   check_tensor(x, "randint_like", 1)
   local dtype, device, _, generator = read("randint_like", options, native.tl_dtype_of(x), native.tl_device_of(x))
-  return tl.randint(low, high, x.shape, { dtype = base.dtype_names[dtype], device = base.device_name(device), generator = generator })
+  return tl.randint(low, high, x.shape, options_of(dtype, device, false, generator))
 end
 
 -- ---- from Lua tables ----
@@ -213,13 +223,16 @@ end
 
 local function check_row(value, path, depth, wanted)
   if type(value) ~= "table" then
-    fail(("tensor: %s is %s, expected a table of %d"):format(depth == 0 and "the value" or "element " .. place(path, depth), base.kind(value), wanted))
+    local what = depth == 0 and "the value" or "element " .. place(path, depth)
+    fail(("tensor: %s is %s, expected a table of %d"):format(what, base.kind(value), wanted))
   end
   if #value ~= wanted then
-    fail(("tensor: row %s has %d elements, the first one of its level has %d"):format(place(path, depth), #value, wanted))
+    local row = place(path, depth)
+    fail(("tensor: row %s has %d elements, the first one of its level has %d"):format(row, #value, wanted))
   end
   if number_of_keys(value) ~= wanted then
-    fail(("tensor: %s has keys that are not 1..%d"):format(depth == 0 and "the table" or "row " .. place(path, depth), wanted))
+    local what = depth == 0 and "the table" or "row " .. place(path, depth)
+    fail(("tensor: %s has keys that are not 1..%d"):format(what, wanted))
   end
 end
 
@@ -246,8 +259,8 @@ local function flatten(value, list, depth, path, buffer, at, want)
   return at
 end
 
---- tl.tensor(number, boolean or nested table, opts): float32 from numbers, bool from booleans, unless opts.dtype says otherwise.
---- A ragged table, or one that holds anything else, is an error that names the place. A tensor is copied.
+--- tl.tensor(number, boolean or nested table, opts): float32 from numbers, bool from booleans, unless opts.dtype says
+--- otherwise. A ragged table, or one that holds anything else, is an error that names the place. A tensor is copied.
 function tl.tensor(value, options)
   if is_tensor(value) then
     local dtype, device, requires_grad = read("tensor", options, native.tl_dtype_of(value), native.tl_device_of(value))
@@ -263,7 +276,9 @@ function tl.tensor(value, options)
     if #list == 0 then fail("tensor: expected a number, a boolean or a table, got " .. base.kind(value)) end
     local first = value
     for _ = 1, #list do first = first[1] end
-    if is_tensor(first) then fail("tensor: element " .. place(path, #list) .. " is a tensor: tl.stack joins tensors") end
+    if is_tensor(first) then
+      fail("tensor: element " .. place(path, #list) .. " is a tensor: tl.stack joins tensors")
+    end
     fail(("tensor: element %s is %s, expected a number"):format(place(path, #list), base.kind(first)))
   end
   local count = 1

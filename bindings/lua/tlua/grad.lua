@@ -58,7 +58,9 @@ local walk = ffi.new("tl_walk *[1]")
 function methods.backward(x, grad, options)
   check_tensor(x, "backward", 1)
   if type(grad) == "table" and options == nil then grad, options = nil, grad end
-  if grad ~= nil and not is_tensor(grad) then fail("backward: the gradient must be a tensor, got " .. base.kind(grad)) end
+  if grad ~= nil and not is_tensor(grad) then
+    fail("backward: the gradient must be a tensor, got " .. base.kind(grad))
+  end
   local retain = options ~= nil and base.flag("backward", options, "retain_graph")
   walk[0] = nil
   check(C.tl_backward(x, grad, retain, walk))

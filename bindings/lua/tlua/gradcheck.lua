@@ -67,7 +67,9 @@ end
 
 local function compare(numeric, analytic, o, k, which, i, j)
   if math.abs(numeric - analytic) <= o.atol + o.rtol * math.abs(numeric) then return nil end
-  return ("gradcheck: output %d, element %d, by input %d, element %d: backward says %.10g, finite differences %.10g"):format(k, i, which, j, analytic, numeric)
+  local message = "gradcheck: output %d, element %d, by input %d, element %d: backward says %.10g, "
+    .. "finite differences %.10g"
+  return message:format(k, i, which, j, analytic, numeric)
 end
 
 local function find_difference(f, copies, checked, o)
@@ -94,13 +96,15 @@ local function find_difference(f, copies, checked, o)
   return nil
 end
 
---- tl.autograd.gradcheck(f, inputs, {eps=1e-6, atol=1e-5, rtol=1e-3, raise_exception=true}): compares the derivatives of f(inputs...)
---- by backward with central differences, in float64. True, or an error (false and the message without raise_exception). f must
---- be deterministic.
+--- tl.autograd.gradcheck(f, inputs, {eps=1e-6, atol=1e-5, rtol=1e-3, raise_exception=true}): compares the derivatives
+--- of f(inputs...) by backward with central differences, in float64. True, or an error (false and the message without
+--- raise_exception). f must be deterministic.
 return function(f, inputs, options)
   local o = base.options("gradcheck", options, { eps = 1e-6, atol = 1e-5, rtol = 1e-3, raise_exception = true })
   if is_tensor(inputs) then inputs = { inputs } end
-  if type(inputs) ~= "table" then fail("gradcheck: argument 2 must be a tensor or a table of inputs, got " .. base.kind(inputs)) end
+  if type(inputs) ~= "table" then
+    fail("gradcheck: argument 2 must be a tensor or a table of inputs, got " .. base.kind(inputs))
+  end
   local copies, checked = prepare(inputs)
   if #checked == 0 then fail("gradcheck: no input is a floating tensor") end
   local message = find_difference(f, copies, checked, o)

@@ -20,7 +20,9 @@ end
 -- A range {first, last} or {first, last, step} of a dim of `size`, inclusive, as 0-based first and end.
 local function read_range(op, range, size)
   local n = #range
-  if n < 2 or n > 3 then fail(op .. ": a range is {first, last} or {first, last, step}, and {} is everything; got " .. n .. " numbers") end
+  if n < 2 or n > 3 then
+    fail(op .. ": a range is {first, last} or {first, last, step}, and {} is everything; got " .. n .. " numbers")
+  end
   local first, last, step = range[1], range[2], range[3] or 1
   check_integer(first, op, "the start of a range")
   check_integer(last, op, "the end of a range")
@@ -49,7 +51,9 @@ local function apply(x, entry, d)
     check(C.tl_index_select(x, d, as_ids(entry), out))
     return wrap(out[0]), true
   end
-  if type(entry) ~= "table" then fail("index: an entry is a number, a range {first, last}, {} or a tensor of ids, got " .. base.kind(entry)) end
+  if type(entry) ~= "table" then
+    fail("index: an entry is a number, a range {first, last}, {} or a tensor of ids, got " .. base.kind(entry))
+  end
   if next(entry) == nil then return x, true end
   local first, last, step = read_range("index", entry, native.tl_size(x, d))
   check(C.tl_slice(x, d, first, last, step, out))
@@ -61,8 +65,9 @@ local function part(x, list)
   if n > native.tl_ndim(x) then
     fail(("index: %d entries for a tensor of %d dims"):format(n, native.tl_ndim(x)))
   end
-  local d, kept = 0, nil
+  local d = 0
   for i = 1, n do
+    local kept
     x, kept = apply(x, list[i], d)
     if kept then d = d + 1 end
   end
@@ -109,7 +114,9 @@ end
 function indexing.set(x, key, value)
   if type(key) == "number" then return assign(indexing.select(x, key), value) end
   if is_tensor(key) then
-    if native.tl_dtype_of(key) ~= BOOL then fail("index: assigning through a tensor of ids is not possible: use index_add_ or scatter_add_") end
+    if native.tl_dtype_of(key) ~= BOOL then
+      fail("index: assigning through a tensor of ids is not possible: use index_add_ or scatter_add_")
+    end
     if type(value) == "boolean" then value = value and 1 or 0 end
     if type(value) ~= "number" then fail("index: only a number can be assigned through a mask: use tl.where") end
     methods.masked_fill_(x, key, value)
@@ -117,7 +124,9 @@ function indexing.set(x, key, value)
   end
   if type(key) ~= "table" then fail("index: a position is a number, a table or a tensor, got " .. base.kind(key)) end
   for i = 1, #key do
-    if is_tensor(key[i]) then fail("index: assigning through a tensor of ids is not possible: use index_add_ or scatter_add_") end
+    if is_tensor(key[i]) then
+      fail("index: assigning through a tensor of ids is not possible: use index_add_ or scatter_add_")
+    end
   end
   assign(part(x, key), value)
 end
@@ -216,8 +225,8 @@ function methods.one_hot(ids, classes)
   return wrap(out[0])
 end
 
-for _, name in ipairs { "select", "narrow", "index_select", "gather", "scatter_add", "masked_select", "nonzero", "one_hot" } do
-  tl[name] = methods[name]
-end
+for _, name in ipairs {
+  "select", "narrow", "index_select", "gather", "scatter_add", "masked_select", "nonzero", "one_hot",
+} do tl[name] = methods[name] end
 
 return indexing

@@ -11,8 +11,8 @@ require "tlua.grad"
 
 local tl = base.tl
 
--- Loaded when first used: start-up stays a matter of milliseconds. Each names a module, and the field of it if it is not the
--- module itself that is wanted.
+-- Loaded when first used: start-up stays a matter of milliseconds. Each names a module, and the field of it if it is
+-- not the module itself that is wanted.
 local lazy = {
   nn = { "tlua.nn" },
   F = { "tlua.nn.functional" },
@@ -29,7 +29,9 @@ local lazy = {
   load = { "tlua.files", "load" },
 }
 
-local function is_missing(message, module) return message:find("module '" .. module .. "' not found", 1, true) ~= nil end
+local function is_missing(message, module)
+  return message:find("module '" .. module .. "' not found", 1, true) ~= nil
+end
 
 return setmetatable(tl, {
   __index = function(_, key)

@@ -1,7 +1,7 @@
 -- matrix.lua: products of matrices, and their triangles.
 local base = require "tlua.base"
 
-local ffi, C, methods, tl = base.ffi, base.C, base.methods, base.tl
+local C, methods, tl = base.C, base.methods, base.tl
 local check, fail, wrap, out = base.check, base.fail, base.wrap, base.out
 local check_tensor, check_integer = base.check_tensor, base.check_integer
 
@@ -32,7 +32,9 @@ end
 
 --- tl.einsum("bij,bjk->bik", a, b, ...): Einstein's summation; the tensors may also come as one table.
 function tl.einsum(equation, ...)
-  if type(equation) ~= "string" then fail("einsum: argument 1 must be an equation such as \"ij,jk->ik\", got " .. base.kind(equation)) end
+  if type(equation) ~= "string" then
+    fail("einsum: argument 1 must be an equation such as \"ij,jk->ik\", got " .. base.kind(equation))
+  end
   local list = { ... }
   if type(list[1]) == "table" then list = list[1] end
   local pointers, n = base.tensors(list, "einsum")

@@ -110,8 +110,12 @@ local defaults = {
 local function wrong_unary(op, x) fail(op .. ": argument 1 must be a tensor, got " .. base.kind(x)) end
 
 local function wrong_binary(op, a, b)
-  if not is_tensor(a) and type(a) ~= "number" then fail(op .. ": argument 1 must be a tensor or a number, got " .. base.kind(a)) end
-  if not is_tensor(b) and type(b) ~= "number" then fail(op .. ": argument 2 must be a tensor or a number, got " .. base.kind(b)) end
+  if not is_tensor(a) and type(a) ~= "number" then
+    fail(op .. ": argument 1 must be a tensor or a number, got " .. base.kind(a))
+  end
+  if not is_tensor(b) and type(b) ~= "number" then
+    fail(op .. ": argument 2 must be a tensor or a number, got " .. base.kind(b))
+  end
   fail(op .. ": one of the two arguments must be a tensor")
 end
 
@@ -126,8 +130,9 @@ for _, row in ipairs(base.ops) do
   local parameters = defaults[name] or {}
   local source = templates[kind]:gsub("%f[%w]NAME", name):gsub("tl_NAME", "tl_" .. name)
   source = source:gsub("%f[%w][PQ]%f[%W]", { P = parameters[1] or "nil", Q = parameters[2] or "nil" })
-  local op, in_place = assert(loadstring(prologue .. source, "@tlua/" .. name))(ffi.C, ffi.typeof("tl_tensor"), base.wrap,
-    base.again, check, base.out, ffi.istype, type, kind == "binary" and wrong_binary or wrong_unary, number, math.huge)
+  local make = assert(loadstring(prologue .. source, "@tlua/" .. name))
+  local op, in_place = make(ffi.C, ffi.typeof("tl_tensor"), base.wrap, base.again, check, base.out, ffi.istype, type,
+    kind == "binary" and wrong_binary or wrong_unary, number, math.huge)
   methods[name], methods[name .. "_"], tl[name] = op, in_place, op
 end
 
@@ -292,17 +297,26 @@ function methods.lerp(x, y, weight)
   return wrap(out[0])
 end
 
--- A number where a tensor is wanted becomes a 0-d tensor: of `like`'s dtype if that can hold it.
+local BOOL = tonumber(ffi.C.TL_BOOL)
+
+-- A number where a tensor is wanted becomes a 0-d tensor: of `like`'s dtype if that can hold it. A boolean, too.
 local function operand(op, value, n, like)
   if is_tensor(value) then return value end
-  if type(value) ~= "number" then fail(op .. ": argument " .. n .. " must be a tensor or a number, got " .. base.kind(value)) end
+  if type(value) == "boolean" then
+    check(C.tl_full(0, nil, value and 1 or 0, BOOL, like and ffi.C.tl_device_of(like) or 0, out))
+    return wrap(out[0])
+  end
+  if type(value) ~= "number" then
+    fail(op .. ": argument " .. n .. " must be a tensor or a number, got " .. base.kind(value))
+  end
   local dtype = like and ffi.C.tl_dtype_of(like) or 0
   if dtype > 3 and value ~= math.floor(value) then dtype = 0 end
   check(C.tl_full(0, nil, value, dtype, like and ffi.C.tl_device_of(like) or 0, out))
   return wrap(out[0])
 end
 
---- tl.where(cond, a, b): a where cond is true, b elsewhere; a and b are tensors or numbers. tl.where(cond) is nonzero(cond).
+--- tl.where(cond, a, b): a where cond is true, b elsewhere; a and b are tensors or numbers. tl.where(cond) is
+--- nonzero(cond).
 function tl.where(cond, a, b)
   check_tensor(cond, "where", 1)
   if a == nil and b == nil then return methods.nonzero(cond) end
@@ -338,7 +352,8 @@ for _, name in ipairs { "addcmul", "addcdiv", "lerp", "masked_fill" } do tl[name
 
 -- PyTorch's other names.
 local aliases = {
-  multiply = "mul", divide = "div", true_divide = "div", subtract = "sub", negative = "neg", absolute = "abs", clip = "clamp",
+  multiply = "mul", divide = "div", true_divide = "div", subtract = "sub", negative = "neg", absolute = "abs",
+  clip = "clamp",
   greater = "gt", greater_equal = "ge", less = "lt", less_equal = "le", not_equal = "ne", arctan2 = "atan2",
 }
 for alias, name in pairs(aliases) do
@@ -347,4 +362,7 @@ for alias, name in pairs(aliases) do
 end
 
 -- The operators take no options: they go straight to the plain ones.
-return { add = add, sub = sub, mul = methods.mul, div = div, pow = methods.pow, remainder = methods.remainder, neg = methods.neg }
+return {
+  add = add, sub = sub, mul = methods.mul, div = div, pow = methods.pow, remainder = methods.remainder,
+  neg = methods.neg,
+}

@@ -72,7 +72,9 @@ function tl.initial_seed() return Generator.seed(nil) end
 local function read_generator(op, options)
   if options == nil then return nil end
   local g = base.options(op, options, { generator = base.optional }).generator
-  if g ~= nil and not base.is_generator(g) then fail(op .. ": option 'generator' must be a tl.Generator, got " .. base.kind(g)) end
+  if g ~= nil and not base.is_generator(g) then
+    fail(op .. ": option 'generator' must be a tl.Generator, got " .. base.kind(g))
+  end
   return g
 end
 

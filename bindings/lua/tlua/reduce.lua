@@ -1,11 +1,10 @@
 -- reduce.lua: reductions, softmax, sorting, comparisons of whole tensors.
 local base = require "tlua.base"
 
-local ffi, C, methods, tl = base.ffi, base.C, base.methods, base.tl
+local C, methods, tl = base.C, base.methods, base.tl
 local check, fail, wrap, out, out2 = base.check, base.fail, base.wrap, base.out, base.out2
 local check_tensor, check_integer, check_number = base.check_tensor, base.check_integer, base.check_number
 local position, positions, flag, dims = base.position, base.positions, base.flag, base.dims
-local native = ffi.C
 
 -- Is this the options table of x:sum{keepdim=true} (no dims named)?
 local function is_options(d) return type(d) == "table" and d[1] == nil and next(d) ~= nil end
@@ -33,8 +32,8 @@ return function(x, d, options)
 end]]
 
 for _, name in ipairs { "sum", "mean", "prod", "logsumexp", "amax", "amin", "all", "any" } do
-  local f = assert(loadstring(template:gsub("NAME", name), "@tlua/" .. name))(C, check, wrap, out, check_tensor, positions, flag,
-    named, is_options)
+  local make = assert(loadstring(template:gsub("NAME", name), "@tlua/" .. name))
+  local f = make(C, check, wrap, out, check_tensor, positions, flag, named, is_options)
   methods[name], tl[name] = f, f
 end
 
@@ -61,8 +60,12 @@ local function spread(op, f)
 end
 
 --- x:var(d, {correction=1, keepdim=false}); std likewise. {unbiased=false} means correction 0.
-methods.var = spread("var", function(x, n, list, correction, keepdim) return C.tl_var(x, n, list, correction, keepdim, out) end)
-methods.std = spread("std", function(x, n, list, correction, keepdim) return C.tl_std(x, n, list, correction, keepdim, out) end)
+methods.var = spread("var", function(x, n, list, correction, keepdim)
+  return C.tl_var(x, n, list, correction, keepdim, out)
+end)
+methods.std = spread("std", function(x, n, list, correction, keepdim)
+  return C.tl_std(x, n, list, correction, keepdim, out)
+end)
 
 --- x:norm(p, d, {keepdim=false}): (sum |x|^p)^(1/p); p is 2 by default and may be math.huge, -math.huge or 0.
 function methods.norm(x, p, d, options)
@@ -140,7 +143,8 @@ function methods.log_softmax(x, d)
   return wrap(out[0])
 end
 
---- x:sort(d, {descending=false}): sorted values and their ids (0-based); stable, nan last. d is the last dim by default.
+--- x:sort(d, {descending=false}): sorted values and their ids (0-based); stable, nan last. d is the last dim by
+--- default.
 function methods.sort(x, d, options)
   check_tensor(x, "sort", 1)
   if is_options(d) then d, options = nil, d end
@@ -161,7 +165,8 @@ function methods.topk(x, k, d, options)
   check_integer(k, "topk", "k")
   if is_options(d) then d, options = nil, d end
   local o = base.options("topk", options, { largest = true, sorted = true })
-  check(C.tl_topk(x, k, d == nil and -1 or position(d, "topk"), o.largest and true or false, o.sorted and true or false, out2, out2 + 1))
+  local i = d == nil and -1 or position(d, "topk")
+  check(C.tl_topk(x, k, i, o.largest and true or false, o.sorted and true or false, out2, out2 + 1))
   return wrap(out2[0]), wrap(out2[1])
 end
 

@@ -106,7 +106,9 @@ end
 --- x:flatten(first, last): dims first..last become one; all of them by default.
 function methods.flatten(x, first, last)
   check_tensor(x, "flatten", 1)
-  check(C.tl_flatten(x, first == nil and 0 or position(first, "flatten"), last == nil and -1 or position(last, "flatten"), out))
+  local a = first == nil and 0 or position(first, "flatten")
+  local b = last == nil and -1 or position(last, "flatten")
+  check(C.tl_flatten(x, a, b, out))
   return wrap(out[0])
 end
 
@@ -183,7 +185,8 @@ end]]
 
 --- tl.cat({a, b, ...}, d): along dim d (1). tl.stack: along a new dim d (1).
 for _, name in ipairs { "cat", "stack" } do
-  tl[name] = assert(loadstring(join:gsub("NAME", name), "@tlua/" .. name))(C, check, base.again, wrap, out, base.tensors, position)
+  local make = assert(loadstring(join:gsub("NAME", name), "@tlua/" .. name))
+  tl[name] = make(C, check, base.again, wrap, out, base.tensors, position)
 end
 tl.concat = tl.cat
 
@@ -235,12 +238,16 @@ function methods.split(x, size, d)
   local i, whole = dim_of("split", x, d)
   local parts, first = {}, 0
   if type(size) == "table" then
+    local sum = 0
     for k = 1, #size do
       check_integer(size[k], "split", "a size")
+      sum = sum + size[k]
+    end
+    if sum ~= whole then fail(("split: the sizes add up to %d, dim %d has %d"):format(sum, i + 1, whole)) end
+    for k = 1, #size do
       parts[k] = part(x, i, first, size[k])
       first = first + size[k]
     end
-    if first ~= whole then fail(("split: the sizes add up to %d, dim %d has %d"):format(first, i + 1, whole)) end
     return parts
   end
   check_integer(size, "split", "the size of a part")

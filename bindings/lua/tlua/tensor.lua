@@ -1,7 +1,7 @@
 -- tensor.lua: the tensor type: fields, methods' lookup, items, conversions between dtypes and devices.
 --
--- A tensor is a cdata reference to a C handle. Its metatable is fixed here, once; what it finds comes from base.methods,
--- which every file of the library extends.
+-- A tensor is a cdata reference to a C handle. Its metatable is fixed here, once; what it finds comes from
+-- base.methods, which every file of the library extends.
 local base = require "tlua.base"
 local operators = require "tlua.pointwise"
 local indexing = require "tlua.index"
@@ -72,7 +72,8 @@ function setters.requires_grad(x, value) methods.requires_grad_(x, value) end
 -- ---- the metatable ----
 
 local function no_member(key)
-  fail(("there is no method or field '%s' of a tensor%s"):format(tostring(key), base.suggestion(tostring(key), methods, fields)))
+  local name = tostring(key)
+  fail(("there is no method or field '%s' of a tensor%s"):format(name, base.suggestion(name, methods, fields)))
 end
 
 local function index(x, key)
@@ -189,7 +190,9 @@ local pointer_types = {
 }
 function methods.data_ptr(x)
   check_tensor(x, "data_ptr", 1)
-  if native.tl_device_of(x) ~= 0 then fail("data_ptr: the tensor is on " .. fields.device(x) .. ": call x:cpu() first") end
+  if native.tl_device_of(x) ~= 0 then
+    fail("data_ptr: the tensor is on " .. fields.device(x) .. ": call x:cpu() first")
+  end
   return ffi.cast(pointer_types[fields.dtype(x)], native.tl_data(x))
 end
 
