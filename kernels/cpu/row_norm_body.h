@@ -18,6 +18,18 @@ static T F(mean_of)(const T *x, int64_t n) {
   return (T)(total / (double)n);
 }
 
+/* y = ((x - m) r + k) w + b. Weighted and biased are constants where this is called: each case becomes a loop of its own. */
+static inline __attribute__((always_inline)) void F(scale_row)(const T *x, T *y, int64_t n, T m, T r, T k, const T *w,
+                                                               const T *b, bool weighted, bool biased) {
+#pragma omp simd
+  for (int64_t c = 0; c < n; c++) {
+    T v = (x[c] - m) * r + k;
+    if (weighted) v *= w[c];
+    if (biased) v += b[c];
+    y[c] = v;
+  }
+}
+
 static void F(norm_row)(const tl_row_norm_args *a, const F(row_arrays) * v, int64_t row) {
   int64_t n = a->channels * a->inner, first = row % a->groups * a->channels;
   const T *x = v->x + row * n, *w = v->w == NULL ? NULL : v->w + first, *b = v->b == NULL ? NULL : v->b + first;
@@ -31,8 +43,10 @@ static void F(norm_row)(const tl_row_norm_args *a, const F(row_arrays) * v, int6
   if (v->mean != NULL) v->mean[row] = m;
   v->invstd[row] = r;
   if (a->inner == 1) {
-#pragma omp simd
-    for (int64_t c = 0; c < n; c++) y[c] = ((x[c] - m) * r + k) * (w == NULL ? 1 : w[c]) + (b == NULL ? 0 : b[c]);
+    if (w != NULL && b != NULL) F(scale_row)(x, y, n, m, r, k, w, b, true, true);
+    else if (w != NULL) F(scale_row)(x, y, n, m, r, k, w, b, true, false);
+    else if (b != NULL) F(scale_row)(x, y, n, m, r, k, w, b, false, true);
+    else F(scale_row)(x, y, n, m, r, k, w, b, false, false);
     return;
   }
   for (int64_t c = 0; c < a->channels; c++) {
@@ -42,23 +56,38 @@ static void F(norm_row)(const tl_row_norm_args *a, const F(row_arrays) * v, int6
   }
 }
 
+/* Sums of g w and g w (x - m); weighted as above */
+static inline __attribute__((always_inline)) void F(weighted_sums)(const T *x, const T *g, const T *w, int64_t n, T m,
+                                                                   bool weighted, double *sg, double *sgx) {
+  T s = 0, t = 0;
+#pragma omp simd reduction(+ : s, t)
+  for (int64_t c = 0; c < n; c++) {
+    T gw = weighted ? g[c] * w[c] : g[c];
+    s += gw;
+    t += gw * (x[c] - m);
+  }
+  *sg = (double)s;
+  *sgx = (double)t;
+}
+
+/* dx = r g w + q (x - m) + k */
+static inline __attribute__((always_inline)) void F(grad_row)(const T *x, const T *g, const T *w, T *dx, int64_t n, T m,
+                                                              T r, T q, T k, bool weighted) {
+#pragma omp simd
+  for (int64_t c = 0; c < n; c++) dx[c] = r * (weighted ? g[c] * w[c] : g[c]) + (q * (x[c] - m) + k);
+}
+
 /* Sums of g w and g w (x - m) over the row; this row's share is added to dw and db (each or NULL). */
 static void F(row_grad_sums)(const tl_row_norm_grad_args *a, const T *x, const T *g, const T *w, T m, T r, T *dw, T *db,
                              double *sg, double *sgx) {
-  T s = 0, t = 0;
   if (a->inner == 1) {
-#pragma omp simd reduction(+ : s, t)
-    for (int64_t c = 0; c < a->channels; c++) {
-      T gw = g[c] * (w == NULL ? 1 : w[c]);
-      s += gw;
-      t += gw * (x[c] - m);
-    }
+    int64_t n = a->channels;
+    if (w != NULL) F(weighted_sums)(x, g, w, n, m, true, sg, sgx);
+    else F(weighted_sums)(x, g, w, n, m, false, sg, sgx);
 #pragma omp simd
-    for (int64_t c = 0; c < (dw == NULL ? 0 : a->channels); c++) dw[c] += g[c] * ((x[c] - m) * r);
+    for (int64_t c = 0; c < (dw == NULL ? 0 : n); c++) dw[c] += g[c] * ((x[c] - m) * r);
 #pragma omp simd
-    for (int64_t c = 0; c < (db == NULL ? 0 : a->channels); c++) db[c] += g[c];
-    *sg = (double)s;
-    *sgx = (double)t;
+    for (int64_t c = 0; c < (db == NULL ? 0 : n); c++) db[c] += g[c];
     return;
   }
   *sg = *sgx = 0;
@@ -87,8 +116,8 @@ static void F(norm_row_grad)(const tl_row_norm_grad_args *a, const F(row_arrays)
   const T q = (T)(-(double)r * (double)r * (double)r * sgx / (double)n);
   const T k = v->mean_in == NULL ? 0 : (T)(-(double)r * sg / (double)n);
   if (a->inner == 1) {
-#pragma omp simd
-    for (int64_t c = 0; c < n; c++) dx[c] = r * g[c] * (w == NULL ? 1 : w[c]) + (q * (x[c] - m) + k);
+    if (w != NULL) F(grad_row)(x, g, w, dx, n, m, r, q, k, true);
+    else F(grad_row)(x, g, w, dx, n, m, r, q, k, false);
     return;
   }
   for (int64_t c = 0; c < a->channels; c++) {

@@ -34,40 +34,57 @@ static void F(softmax_block)(const tl_lines *l, const tl_line_block *b, bool log
   else F(divide)(l, b, sum, y);
 }
 
-/* softmax: dx = y (g - sum g y); log-softmax: dx = g - e^y sum g. e: y or e^y. A line of zeros in e gets zeros. */
-static void F(softmax_grad_block)(const tl_lines *l, const tl_line_block *b, bool log, const T *g, const T *y, T *dx) {
-  int64_t n = l->n;
-  if (l->inner == 1) {
-    if (log) F(exp_all)(y, dx, b->count * n);
-    for (int64_t j = 0; j < b->count; j++, g += n, y += n, dx += n) {
-      T s = 0, mass = 0;
-      const T *e = log ? dx : y;
+/* softmax: dx = e (g - sum g e), e = y; log-softmax: dx = g - e sum g, e = exp(y). A line of zeros in e gets zeros. `log`
+ * is a constant where these are called. */
+static inline __attribute__((always_inline)) void F(grad_row)(int64_t n, bool log, const T *g, const T *e, T *dx) {
+  T s = 0, mass = 0;
 #pragma omp simd reduction(+ : s, mass)
-      for (int64_t c = 0; c < n; c++) {
-        s += log ? g[c] : g[c] * e[c];
-        mass += e[c];
-      }
-      for (int64_t c = 0; c < n; c++) dx[c] = mass == 0 ? 0 : log ? g[c] - e[c] * s : e[c] * (g[c] - s);
-    }
+  for (int64_t c = 0; c < n; c++) {
+    s += log ? g[c] : g[c] * e[c];
+    mass += e[c];
+  }
+  if (mass == 0) {
+    memset(dx, 0, (size_t)n * sizeof(T));
     return;
   }
+#pragma omp simd
+  for (int64_t c = 0; c < n; c++) dx[c] = log ? g[c] - e[c] * s : e[c] * (g[c] - s);
+}
+
+static inline __attribute__((always_inline)) void F(grad_tile)(int64_t count, int64_t n, int64_t inner, bool log,
+                                                               const T *g, const T *y, T *dx) {
   T s[TL_LINES] = {0}, mass[TL_LINES] = {0};
   for (int64_t c = 0; c < n; c++) {
-    const T *gc = g + c * l->inner, *yc = y + c * l->inner;
+    const T *gc = g + c * inner, *yc = y + c * inner;
 #pragma omp simd
-    for (int64_t j = 0; j < b->count; j++) {
+    for (int64_t j = 0; j < count; j++) {
       T e = log ? f_exp(yc[j]) : yc[j];
       s[j] += log ? gc[j] : gc[j] * e;
       mass[j] += e;
     }
   }
   for (int64_t c = 0; c < n; c++) {
-    const T *gc = g + c * l->inner, *yc = y + c * l->inner;
-    T *dc = dx + c * l->inner;
+    const T *gc = g + c * inner, *yc = y + c * inner;
+    T *dc = dx + c * inner;
 #pragma omp simd
-    for (int64_t j = 0; j < b->count; j++) {
+    for (int64_t j = 0; j < count; j++) {
       T e = log ? f_exp(yc[j]) : yc[j];
-      dc[j] = mass[j] == 0 ? 0 : log ? gc[j] - e * s[j] : e * (gc[j] - s[j]);
+      T d = log ? gc[j] - e * s[j] : e * (gc[j] - s[j]);
+      dc[j] = mass[j] == 0 ? 0 : d;
     }
+  }
+}
+
+static void F(softmax_grad_block)(const tl_lines *l, const tl_line_block *b, bool log, const T *g, const T *y, T *dx) {
+  int64_t n = l->n;
+  if (l->inner > 1) {
+    if (log) F(grad_tile)(b->count, n, l->inner, true, g, y, dx);
+    else F(grad_tile)(b->count, n, l->inner, false, g, y, dx);
+    return;
+  }
+  if (log) F(exp_all)(y, dx, b->count * n);
+  for (int64_t j = 0; j < b->count; j++) {
+    if (log) F(grad_row)(n, true, g + j * n, dx + j * n, dx + j * n);
+    else F(grad_row)(n, false, g + j * n, y + j * n, dx + j * n);
   }
 }
