@@ -36,7 +36,8 @@ static tl_class_sum F(class_block)(const tl_class_loss_args *a, const F(class_ar
   if (a->logits) {
     F(exp_sums)(l, b, v->x + b->base, shift, sum, NULL);
     for (int64_t j = 0; j < b->count; j++) {
-      sum[j] = sum[j] == 0 ? INFINITY : f_log(sum[j]); /* a line that is all -inf: loss inf, gradients 0 */
+      T ls = f_log(sum[j]);
+      sum[j] = sum[j] == 0 ? INFINITY : ls; /* a line that is all -inf: loss inf, gradients 0 */
       v->lse[b->line + j] = shift[j];
       v->lse[lines + b->line + j] = sum[j];
     }

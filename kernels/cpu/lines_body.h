@@ -1,6 +1,10 @@
 /* lines_body.h: maxima and sums of exponentials of lines, in the type T; included once for float and once for double.
  * F(f) is f's name in this type; blocks come from lines.h. */
 
+#ifndef SHORT_ROW
+#define SHORT_ROW 24 /* elements below which rows go side by side: on their own they would be mostly remainder */
+#endif
+
 /* nan is not seen here: it shows in the sum of exponentials */
 static T F(row_max)(const T *x, int64_t n) {
   T m = -INFINITY;
@@ -47,29 +51,32 @@ static void F(exp_sums_rows)(const T *x, int64_t count, int64_t n, T *shift, T *
   for (int64_t j = 0; j < count; j++) sum[j] = F(row_sum)(e + j * n, n);
 }
 
-static void F(exp_sums_tile)(const T *x, int64_t count, int64_t n, int64_t inner, T *shift, T *sum, T *keep) {
+/* Lines side by side, element c of line j at c * sc + j * sj; sj = 1 is a constant where that is so. */
+static inline __attribute__((always_inline)) void F(exp_sums_across)(const T *x, int64_t count, int64_t n, int64_t sc,
+                                                                     int64_t sj, T *shift, T *sum, T *keep) {
   for (int64_t j = 0; j < count; j++) shift[j] = -INFINITY, sum[j] = 0;
   for (int64_t c = 0; c < n; c++) {
-    const T *xc = x + c * inner;
+    const T *xc = x + c * sc;
 #pragma omp simd
-    for (int64_t j = 0; j < count; j++) shift[j] = xc[j] > shift[j] ? xc[j] : shift[j];
+    for (int64_t j = 0; j < count; j++) shift[j] = xc[j * sj] > shift[j] ? xc[j * sj] : shift[j];
   }
   for (int64_t j = 0; j < count; j++) shift[j] = shift[j] == -INFINITY ? 0 : shift[j];
   for (int64_t c = 0; c < n; c++) {
-    const T *xc = x + c * inner;
+    const T *xc = x + c * sc;
     T e[TL_LINES];
 #pragma omp simd
     for (int64_t j = 0; j < count; j++) {
-      e[j] = f_exp(xc[j] - shift[j]);
+      e[j] = f_exp(xc[j * sj] - shift[j]);
       sum[j] += e[j];
     }
-    if (keep != NULL) memcpy(keep + c * inner, e, (size_t)count * sizeof(T));
+    for (int64_t j = 0; j < count && keep != NULL; j++) keep[c * sc + j * sj] = e[j];
   }
 }
 
 /* shift: a line's maximum (0 if that is -inf); sum: of exp(x - shift): 0 for a line that is all -inf, nan if one element
  * is. keep: those exponentials, laid out like x, or NULL. */
 static void F(exp_sums)(const tl_lines *l, const tl_line_block *b, const T *x, T *shift, T *sum, T *keep) {
-  if (l->inner == 1) F(exp_sums_rows)(x, b->count, l->n, shift, sum, keep);
-  else F(exp_sums_tile)(x, b->count, l->n, l->inner, shift, sum, keep);
+  if (l->inner > 1) F(exp_sums_across)(x, b->count, l->n, l->inner, 1, shift, sum, keep);
+  else if (l->n < SHORT_ROW) F(exp_sums_across)(x, b->count, l->n, 1, l->n, shift, sum, keep);
+  else F(exp_sums_rows)(x, b->count, l->n, shift, sum, keep);
 }
