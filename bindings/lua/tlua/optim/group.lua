@@ -9,7 +9,8 @@ local numbers = {
   lr_decay = true, initial_accumulator_value = true, momentum_decay = true,
 }
 
--- group -> the engine's options, the optimizer's class, and the handle that keeps them alive
+-- group -> its parameters, the engine's options, the optimizer's class, and the handle that keeps them alive
+local params_of = setmetatable({}, { __mode = "k" })
 local options_of = setmetatable({}, { __mode = "k" })
 local class_of = setmetatable({}, { __mode = "k" })
 local owner_of = setmetatable({}, { __mode = "k" })
@@ -47,20 +48,22 @@ end
 local methods = {}
 
 function methods.__index(g, name)
+  if name == "params" then return params_of[g] end
   local class = class_of[g]
   if class.has[name] then return group.get(options_of[g], name) end
 end
 
 function methods.__newindex(g, name, value)
   local class = class_of[g]
+  if name == "params" then fail(class.name .. ": a group's parameters stay: use add_param_group for more") end
   group.check_name(class, name)
   group.set(class.name, options_of[g], name, value)
 end
 
 --- A group's face: params is the list of Lua tensors, everything else is read from and written to the engine.
 function group.new(class, owner, options, params)
-  local g = { params = params }
-  options_of[g], class_of[g], owner_of[g] = options, class, owner
+  local g = {}
+  params_of[g], options_of[g], class_of[g], owner_of[g] = params, options, class, owner
   return setmetatable(g, methods)
 end
 
