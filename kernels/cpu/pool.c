@@ -16,99 +16,155 @@ static bool is_parallel(const tl_pooling *p) { return p->planes * (x_plane(p) + 
 
 /* ---- max ---- */
 
-#define LANES 16
-#define COLUMNS 512 /* output columns of a row at a time */
-
-/* The output columns v whose element w + v * stride lies in a row of `size`. */
-static void inside(int64_t w, int64_t stride, int64_t size, int64_t columns, int64_t *begin, int64_t *end) {
-  *begin = w < 0 ? (-w + stride - 1) / stride : 0;
-  *end = w < size ? (size - w + stride - 1) / stride : 0;
-  if (*end > columns) *end = columns;
-}
-
-/* One position of the window against n columns. The blocks of LANES have no rest, so they become whole vectors: the caller
- * rounds n up where that reads nothing outside of x; what the additional columns get is never looked at. */
-#define TAP_KERNEL(T, SUFFIX)                                                                                        \
-  static inline void tap_columns_##SUFFIX(int64_t n, int64_t stride, const T *x, int tap, T *best, int *where) {     \
-    int64_t j = 0;                                                                                                   \
-    for (; j + LANES <= n; j += LANES)                                                                               \
-      for (int i = 0; i < LANES; i++) {                                                                              \
-        const T v = x[(j + i) * stride];                                                                             \
-        const bool wins = v > best[j + i] || v != v || where[j + i] < 0;                                             \
-        best[j + i] = wins ? v : best[j + i];                                                                        \
-        where[j + i] = wins ? tap : where[j + i];                                                                    \
+/* The largest element of the window of output (u, v) of one plane; *where is its position, -1 when there is none. */
+#define MAX_WINDOW(T, SUFFIX)                                                                                        \
+  static T max_window_##SUFFIX(const tl_pooling *p, const T *x, int64_t u, int64_t v, int *where) {                  \
+    T best = -(T)INFINITY;                                                                                           \
+    *where = -1;                                                                                                     \
+    for (int64_t r = 0; r < p->kernel[0]; r++)                                                                       \
+      for (int64_t q = 0; q < p->kernel[1]; q++) {                                                                   \
+        const int64_t h = u * p->stride[0] - p->padding[0] + r * p->dilation[0];                                     \
+        const int64_t w = v * p->stride[1] - p->padding[1] + q * p->dilation[1];                                     \
+        if (h < 0 || h >= p->size[0] || w < 0 || w >= p->size[1]) continue;                                          \
+        const T at = x[h * p->size[1] + w];                                                                          \
+        if (!(at > best || at != at || *where < 0)) continue;                                                        \
+        best = at;                                                                                                   \
+        *where = (int)(r * p->kernel[1] + q);                                                                        \
       }                                                                                                              \
-    for (; j < n; j++) {                                                                                             \
-      const T v = x[j * stride];                                                                                     \
-      const bool wins = v > best[j] || v != v || where[j] < 0;                                                       \
-      best[j] = wins ? v : best[j];                                                                                  \
-      where[j] = wins ? tap : where[j];                                                                              \
-    }                                                                                                                \
-  }                                                                                                                  \
-  static void tap_##SUFFIX(int64_t n, int64_t stride, const T *x, int tap, T *best, int *where) {                    \
-    if (stride == 1) tap_columns_##SUFFIX(n, 1, x, tap, best, where);                                                \
-    else if (stride == 2) tap_columns_##SUFFIX(n, 2, x, tap, best, where);                                           \
-    else tap_columns_##SUFFIX(n, stride, x, tap, best, where);                                                       \
+    return best;                                                                                                     \
   }
 
-/* Output row u of one plane, columns first .. first + columns; `left` elements of x may be read from the plane's start. */
-#define MAX_KERNEL(T, SUFFIX)                                                                                        \
-  TAP_KERNEL(T, SUFFIX)                                                                                              \
-  static void max_row_##SUFFIX(const tl_pooling *p, const T *x, int64_t left, int64_t u, int64_t first, int64_t columns, \
-                               T *best, int *where) {                                                                \
-    for (int64_t j = 0; j < COLUMNS; j++) best[j] = -(T)INFINITY, where[j] = -1;                                     \
-    for (int64_t r = 0; r < p->kernel[0]; r++) {                                                                     \
-      const int64_t h = u * p->stride[0] - p->padding[0] + r * p->dilation[0];                                       \
-      if (h < 0 || h >= p->size[0]) continue;                                                                        \
-      for (int64_t q = 0; q < p->kernel[1]; q++) {                                                                   \
-        const int64_t w = first * p->stride[1] - p->padding[1] + q * p->dilation[1];                                 \
-        int64_t begin, end;                                                                                          \
-        inside(w, p->stride[1], p->size[1], columns, &begin, &end);                                                  \
-        if (begin >= end) continue;                                                                                  \
-        const int64_t at = h * p->size[1] + w + begin * p->stride[1];                                                \
-        const int64_t whole = (end - begin + LANES - 1) / LANES * LANES;                                             \
-        const bool fits = end == columns && begin + whole <= COLUMNS && at + (whole - 1) * p->stride[1] < left;      \
-        tap_##SUFFIX(fits ? whole : end - begin, p->stride[1], x + at, (int)(r * p->kernel[1] + q), best + begin,    \
-                     where + begin);                                                                                 \
-      }                                                                                                              \
-    }                                                                                                                \
-  }                                                                                                                  \
-  static void max_##SUFFIX(const tl_pooling *p, const T *x, T *y, void *where) {                                     \
-    const int64_t in = x_plane(p), out = y_plane(p), width = p->result[1];                                           \
-    _Pragma("omp parallel for schedule(static) if (is_parallel(p))") for (int64_t i = 0; i < p->planes; i++) {       \
-      T best[COLUMNS];                                                                                               \
-      int won[COLUMNS];                                                                                              \
-      for (int64_t u = 0; u < p->result[0]; u++)                                                                     \
-        for (int64_t v = 0; v < width; v += COLUMNS) {                                                               \
-          const int64_t n = width - v < COLUMNS ? width - v : COLUMNS, at = i * out + u * width + v;                 \
-          max_row_##SUFFIX(p, x + i * in, (p->planes - i) * in, u, v, n, best, won);                                 \
-          memcpy(y + at, best, (size_t)n * sizeof *best);                                                            \
-          if (where == NULL) continue;                                                                               \
-          if (p->where_dtype == TL_INT32) memcpy((int32_t *)where + at, won, (size_t)n * sizeof *won);               \
-          else                                                                                                       \
-            for (int64_t j = 0; j < n; j++) ((uint8_t *)where)[at + j] = (uint8_t)won[j];                            \
-        }                                                                                                            \
-    }                                                                                                                \
-  }                                                                                                                  \
+MAX_WINDOW(float, f32)
+MAX_WINDOW(double, f64)
+
+/* LANES neighbouring windows of a float32 row at once. GCC finds no vectors in that search by itself, so they are
+ * spelled with its vector types, which every instruction set of the build knows how to split. */
+#define LANES 16
+typedef float floats __attribute__((vector_size(LANES * sizeof(float)), may_alias));
+typedef int32_t ints __attribute__((vector_size(LANES * sizeof(int32_t)), may_alias));
+
+/* x[0], x[stride], ..: reads 2 * LANES elements for a stride of 2 */
+static inline floats load_lanes(const float *x, int64_t stride) {
+  floats a, b;
+  memcpy(&a, x, sizeof a);
+  if (stride == 1) return a;
+  if (stride == 2) {
+    memcpy(&b, x + LANES, sizeof b);
+    return __builtin_shuffle(a, b, (ints){0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30});
+  }
+  for (int i = 0; i < LANES; i++) a[i] = x[i * stride];
+  return a;
+}
+
+/* Windows (u, v) .. (u, v + LANES): none reaches over the left or right edge, except lanes that nobody looks at. */
+static inline void max_lanes(const tl_pooling *p, const float *x, int64_t u, int64_t v, float *best_out, int32_t *where_out) {
+  floats best = {0};
+  ints where = {0}, any = {0};
+  any -= 1;
+  best -= INFINITY;
+  where -= 1;
+  for (int64_t r = 0; r < p->kernel[0]; r++) {
+    const int64_t h = u * p->stride[0] - p->padding[0] + r * p->dilation[0];
+    if (h < 0 || h >= p->size[0]) continue;
+    const float *row = x + h * p->size[1] + v * p->stride[1] - p->padding[1];
+    for (int64_t q = 0; q < p->kernel[1]; q++, any = (ints){0}) {
+      const floats at = load_lanes(row + q * p->dilation[1], p->stride[1]);
+      const ints wins = (at > best) | (at != at) | any, tap = (ints){0} + (int32_t)(r * p->kernel[1] + q);
+      best = (floats)(((ints)at & wins) | ((ints)best & ~wins));
+      where = (tap & wins) | (where & ~wins);
+    }
+  }
+  memcpy(best_out, &best, sizeof best);
+  memcpy(where_out, &where, sizeof where);
+}
+
+/* How many windows from column v one step takes, at most LANES; *lanes: max_lanes can do them. They are windows of one
+ * kind: over the left edge, inside, or over the right edge. `left` elements can be read from the plane's start. */
+static int64_t step_of(const tl_pooling *p, int64_t u, int64_t v, int64_t left, bool *lanes) {
+  const int64_t first = v * p->stride[1] - p->padding[1], reach = (p->kernel[1] - 1) * p->dilation[1];
+  int64_t n = p->result[1] - v < LANES ? p->result[1] - v : LANES, room;
+  *lanes = false;
+  if (first < 0) {
+    room = (-first + p->stride[1] - 1) / p->stride[1];
+    return n < room ? n : room;
+  }
+  if (first + reach >= p->size[1]) return n;
+  room = (p->size[1] - 1 - reach - first) / p->stride[1] + 1;
+  int64_t bottom = u * p->stride[0] - p->padding[0] + (p->kernel[0] - 1) * p->dilation[0];
+  if (bottom >= p->size[0]) bottom = p->size[0] - 1;
+  *lanes = bottom * p->size[1] + first + reach + LANES * p->stride[1] <= left;
+  return n < room ? n : room;
+}
+
+static void store_where(const tl_pooling *p, void *where, int64_t at, const int32_t *won, int64_t n) {
+  if (where == NULL) return;
+  if (p->where_dtype == TL_INT32) memcpy((int32_t *)where + at, won, (size_t)n * sizeof *won);
+  else
+    for (int64_t i = 0; i < n; i++) ((uint8_t *)where)[at + i] = (uint8_t)won[i];
+}
+
+static void max_f32(const tl_pooling *p, const float *x, float *y, void *where) {
+  const int64_t in = x_plane(p), out = y_plane(p), width = p->result[1];
+#pragma omp parallel for schedule(static) if (is_parallel(p))
+  for (int64_t i = 0; i < p->planes; i++)
+    for (int64_t u = 0; u < p->result[0]; u++)
+      for (int64_t v = 0, n; v < width; v += n) {
+        float best[LANES];
+        int32_t won[LANES];
+        bool lanes;
+        const int64_t at = i * out + u * width + v;
+        n = step_of(p, u, v, (p->planes - i) * in, &lanes);
+        if (lanes) {
+          max_lanes(p, x + i * in, u, v, best, won);
+        } else {
+          for (int64_t j = 0; j < n; j++) best[j] = max_window_f32(p, x + i * in, u, v + j, &won[j]);
+        }
+        memcpy(y + at, best, (size_t)n * sizeof *best);
+        store_where(p, where, at, won, n);
+      }
+}
+
+static void max_f64(const tl_pooling *p, const double *x, double *y, void *where) {
+  const int64_t in = x_plane(p), out = y_plane(p);
+#pragma omp parallel for schedule(static) if (is_parallel(p))
+  for (int64_t i = 0; i < p->planes; i++)
+    for (int64_t o = 0; o < out; o++) {
+      int32_t won;
+      y[i * out + o] = max_window_f64(p, x + i * in, o / p->result[1], o % p->result[1], &won);
+      store_where(p, where, i * out + o, &won, 1);
+    }
+}
+
+/* Elements from a window's first position to position t. */
+static int64_t place_of(const tl_pooling *p, int64_t t) {
+  return t / p->kernel[1] * p->dilation[0] * p->size[1] + t % p->kernel[1] * p->dilation[1];
+}
+
+#define TAPS 64 /* positions whose places are worked out once */
+
+/* dx += dy where the element of y came from; a byte's 255 is its -1 */
+#define MAX_BACKWARD(T, SUFFIX)                                                                                      \
   static void max_backward_##SUFFIX(const tl_pooling *p, const T *dy, const void *where, T *dx) {                    \
-    const int64_t in = x_plane(p), out = y_plane(p);                                                                 \
+    const int64_t in = x_plane(p), out = y_plane(p), taps = p->kernel[0] * p->kernel[1];                             \
     const bool bytes = p->where_dtype == TL_UINT8;                                                                   \
+    int64_t place[TAPS];                                                                                             \
+    for (int64_t t = 0; t < taps && t < TAPS; t++) place[t] = place_of(p, t);                                        \
     _Pragma("omp parallel for schedule(static) if (is_parallel(p))") for (int64_t i = 0; i < p->planes; i++) {       \
       T *plane = dx + i * in;                                                                                        \
       memset(plane, 0, (size_t)in * sizeof *plane);                                                                  \
-      for (int64_t u = 0, at = i * out; u < p->result[0]; u++)                                                       \
+      for (int64_t u = 0, at = i * out; u < p->result[0]; u++) {                                                     \
+        const int64_t corner = (u * p->stride[0] - p->padding[0]) * p->size[1] - p->padding[1];                      \
         for (int64_t v = 0; v < p->result[1]; v++, at++) {                                                           \
           const int tap = bytes ? ((const uint8_t *)where)[at] : ((const int32_t *)where)[at];                       \
           if (tap == (bytes ? 255 : -1)) continue;                                                                   \
-          const int r = tap / (int)p->kernel[1], q = tap - r * (int)p->kernel[1];                                    \
-          const int64_t h = u * p->stride[0] - p->padding[0] + r * p->dilation[0];                                   \
-          plane[h * p->size[1] + v * p->stride[1] - p->padding[1] + q * p->dilation[1]] += dy[at];                   \
+          plane[corner + v * p->stride[1] + (tap < TAPS ? place[tap] : place_of(p, tap))] += dy[at];                 \
         }                                                                                                            \
+      }                                                                                                              \
     }                                                                                                                \
   }
 
-MAX_KERNEL(float, f32)
-MAX_KERNEL(double, f64)
+MAX_BACKWARD(float, f32)
+MAX_BACKWARD(double, f64)
 
 /* ---- averages ---- */
 
