@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# test.sh BUILD_DIR CC: installs into a fresh prefix, moves the prefix, and builds and runs a C program and a Lua script
-# against what is there.
+# test.sh BUILD_DIR CC: installs into a fresh prefix, moves the prefix, and builds and runs C programs and a Lua
+# script against what is there.
 set -euo pipefail
 build=$1 cc=$2
 here=$(cd "$(dirname "$0")" && pwd)
@@ -13,13 +13,16 @@ pc=$(find "$work/prefix" -name tlua.pc)
 export PKG_CONFIG_PATH=${pc%/*}
 
 cp "$here/program.c" "$work"
+awk '/^```c$/ { inside = 1; next } /^```$/ { inside = 0 } inside' "$here/../../docs/c-api.md" >"$work/page.c"
 cd "$work"
 read -ra flags < <(pkg-config --cflags --libs tlua)
-"$cc" -std=c11 -Wall -Wextra -Werror program.c -o program "${flags[@]}" "-Wl,-rpath,$(pkg-config --variable=libdir tlua)"
+flags+=("-Wl,-rpath,$(pkg-config --variable=libdir tlua)")
+for name in program page; do "$cc" -std=c11 -Wall -Wextra -Werror "$name.c" -o "$name" "${flags[@]}"; done
 
 expect() { # WHAT EXPECTED GOT
   [ "$2" = "$3" ] || { printf '%s: expected "%s", got "%s"\n' "$1" "$2" "$3" >&2; exit 1; }
 }
 expect "the C program" "y 0 0 1 3, dy/dx 0 0 2 2" "$(./program)"
+expect "the program of docs/c-api.md" "2 4 6" "$(./page)"
 expect "the version" "$(pkg-config --modversion tlua)" "$(prefix/bin/tlua -v | sed -n 's/^tlua \([^ ]*\).*/\1/p')"
 expect "a script" "4" "$(prefix/bin/tlua -e 'print((tl.ones(2) * 2):sum():item())')"

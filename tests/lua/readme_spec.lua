@@ -1,0 +1,18 @@
+-- readme_spec.lua: what README.md shows works as shown.
+describe("README.md", function()
+  it("has a first script that trains and saves", function()
+    local file = assert(io.open("README.md"))
+    local source = file:read("*a"):match("\n```lua\n(.-)\n```")
+    file:close()
+    local path, printed = os.tmpname(), {}
+    local chunk = assert(loadstring((source:gsub('"sine%.safetensors"', ("%q"):format(path))), "=README.md"))
+    setfenv(chunk, setmetatable({ print = function(...) printed[#printed + 1] = { ... } end }, { __index = _G }))
+    chunk()
+    assert.equal(5, #printed)
+    assert.equal(1000, printed[5][1])
+    assert.is_true(printed[5][2] < 0.01)
+    local weights = require("tlua").load(path)
+    os.remove(path)
+    assert.same({ 32, 1 }, weights["0.weight"].shape)
+  end)
+end)
