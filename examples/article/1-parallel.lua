@@ -8,8 +8,8 @@ local device = tl.device_count("cuda") > 0 and "cuda" or "cpu"
 
 -- Made-up data: ten numbers in, their weighted sum plus 3 and some noise out.
 local truth = tl.arange(1, 11):view(10, 1) / 10
-local x = tl.randn(512, 10)
-local y = x:matmul(truth) + 3 + tl.randn(512, 1) * 0.1
+local x = tl.randn(1024, 10)
+local y = x:matmul(truth) + 3 + tl.randn(1024, 1) * 0.1
 local loader = data.DataLoader(data.TensorDataset(x, y), { batch_size = 32, shuffle = true })
 
 local model = nn.Linear(10, 1):to(device)

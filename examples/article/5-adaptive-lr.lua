@@ -4,9 +4,9 @@ local tl = require "tlua"
 local nn, optim, data = tl.nn, tl.optim, tl.data
 
 tl.manual_seed(0)
-local x = tl.randn(512, 10)
-local y = x:matmul(tl.randn(10, 1)) + tl.randn(512, 1) * 0.1
-local loader = data.DataLoader(data.TensorDataset(x, y), { batch_size = 32, shuffle = true })
+local x = tl.randn(1024, 10)
+local y = x:matmul(tl.randn(10, 1)) + tl.randn(1024, 1) * 0.1
+local loader = data.DataLoader(data.TensorDataset(x, y), { batch_size = 16, shuffle = true })
 
 local model = nn.Linear(10, 1)
 local criterion = nn.MSELoss()
