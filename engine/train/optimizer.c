@@ -127,9 +127,11 @@ int tl_optimizer_group_size(const tl_optimizer *o, int group) {
 
 /* ---- the step ---- */
 
-/* A state tensor: contiguous, of the parameter's shape, float32 but for float64 parameters. */
+static int state_dtype(const tl_tensor *p) { return p->dtype == TL_FLOAT64 ? TL_FLOAT64 : TL_FLOAT32; }
+
+/* A state tensor: contiguous, of the parameter's shape. */
 static tl_status make_state(const tl_tensor *p, double value, tl_tensor **out) {
-  return tl_full(p->ndim, p->shape, value, p->dtype == TL_FLOAT64 ? TL_FLOAT64 : TL_FLOAT32, p->device, out);
+  return tl_full(p->ndim, p->shape, value, state_dtype(p), p->device, out);
 }
 
 static bool is_low(const tl_tensor *p) { return p->dtype == TL_FLOAT16 || p->dtype == TL_BFLOAT16; }
@@ -156,10 +158,14 @@ static tl_status check_slot(const tl_optimizer *o, int i, const tl_slot *s) {
     return TL_FAIL(TL_ERR_DTYPE, name_of(o), "parameter %lld is %s, its gradient %s", (long long)tl_position(i),
                    tl_dtype_name(p->dtype), tl_dtype_name(g->dtype));
   TL_TRY(tl_check_same_device(name_of(o), p, g));
-  for (int k = 0; k < TL_SLOT_TENSORS; k++)
-    if (s->state[k] != NULL && (s->state[k]->device != p->device || !tl_same_shape(s->state[k], p)))
-      return TL_FAIL(TL_ERR_STATE, name_of(o), "parameter %lld of %s changed its shape or device after the first step",
-                     (long long)tl_position(i), tl_shape_of(p));
+  int dtype = state_dtype(p);
+  for (int k = 0; k < TL_SLOT_TENSORS; k++) {
+    const tl_tensor *state = s->state[k];
+    if (state == NULL || (state->device == p->device && state->dtype == dtype && tl_same_shape(state, p))) continue;
+    return TL_FAIL(TL_ERR_STATE, name_of(o),
+                   "parameter %lld of %s changed its shape, dtype or device after the first step",
+                   (long long)tl_position(i), tl_shape_of(p));
+  }
   return TL_OK;
 }
 

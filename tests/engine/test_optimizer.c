@@ -403,6 +403,33 @@ START_TEST(state_that_does_not_fit) {
 }
 END_TEST
 
+/* A module that is moved to another dtype changes its parameters under the optimizer. */
+START_TEST(parameters_that_change_their_dtype) {
+  const int to[3] = {TL_FLOAT64, TL_BFLOAT16, TL_FLOAT16};
+  for (int i = 0; i < 3; i++) {
+    tl_tensor *p = scalar_leaf(TL_FLOAT32, 1), *other = scalar_leaf(to[i], 1);
+    tl_param_group g = defaults(TL_ADAM);
+    g.lr = .25;
+    tl_optimizer *o = optimizer(TL_ADAM, 1, &p, &g);
+    give_grad(p, ones);
+    ck_ok(tl_optimizer_step(o));
+    ck_ok(tl_set_grad(p, NULL));
+    ck_ok(tl_set_data(p, other));
+    give_grad(p, ones);
+    if (i == 0) {
+      ck_fails(tl_optimizer_step(o), TL_ERR_STATE, "changed its shape, dtype or device");
+      ck_assert_double_eq(value(p), 1);
+    } else {
+      ck_ok(tl_optimizer_step(o)); /* a master copy is made of what is there */
+      ck_assert_double_eq_tol(value(p), .75, 1e-2);
+    }
+    tl_optimizer_free(o);
+    tl_tensor_free(p);
+    tl_tensor_free(other);
+  }
+}
+END_TEST
+
 START_TEST(gradients_go_or_become_zero) {
   tl_tensor *p = scalar_leaf(TL_FLOAT32, 1), *grad;
   tl_param_group g = defaults(TL_SGD);
@@ -482,6 +509,7 @@ int main(void) {
   tcase_add_test(c, a_parameter_changed_from_outside_overrides_its_master);
   tcase_add_loop_test(c, state_moves_to_another_optimizer, 0, TL_OPTIMIZERS * 3);
   tcase_add_test(c, state_that_does_not_fit);
+  tcase_add_test(c, parameters_that_change_their_dtype);
   tcase_add_test(c, gradients_go_or_become_zero);
   tcase_add_loop_test(c, nan_stays_nan_and_empty_is_fine, 0, TL_OPTIMIZERS * 3);
   tcase_add_test(c, failing_allocations);

@@ -229,6 +229,31 @@ describe("state dicts", function()
     assert.are.equal(0.5, opt.param_groups[1].lr)
   end)
 
+  it("survive a file, together with a schedule's", function()
+    local path = os.tmpname()
+    local a, b = parameter { 1, 2 }, parameter { 3 }
+    local opt = optim.Adam({ a, b }, { lr = 0.1 })
+    local schedule = optim.lr_scheduler.OneCycleLR(opt, 1, { total_steps = 10 })
+    train(opt, { b }, 2) -- a has no state
+    schedule:step()
+    tl.save(path, { opt = opt:state_dict(), schedule = schedule:state_dict() })
+    local saved = tl.load(path)
+    os.remove(path)
+    local c = b:detach():clone():requires_grad_(true)
+    local other = optim.Adam({ parameter { 1, 2 }, c })
+    local again = optim.lr_scheduler.OneCycleLR(other, 1, { total_steps = 10 })
+    other:load_state_dict(saved.opt)
+    again:load_state_dict(saved.schedule)
+    for _ = 1, 3 do
+      train(opt, { b }, 1)
+      train(other, { c }, 1)
+      schedule:step()
+      again:step()
+    end
+    assert.are.equal(b:item(), c:item())
+    assert.are.same(schedule:get_last_lr(), again:get_last_lr())
+  end)
+
   it("that do not fit change nothing", function()
     local a = parameter { 1 }
     local opt = optim.Adam({ a }, { lr = 0.1 })
