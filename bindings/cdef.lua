@@ -1,6 +1,6 @@
 -- cdef.lua: luajit cdef.lua PREPROCESSED OPS.def OUT: the preprocessed tlua.h as the Lua module "tlua.cdef", which
--- hands it to ffi.cdef and returns what the binding needs to know about it: how many arguments each fallible function takes,
--- and the rows of the pointwise table. Part of the build.
+-- hands it to ffi.cdef and returns what the binding needs to know about it: how many arguments each fallible function
+-- takes, and the rows of the pointwise table. Part of the build.
 local input, rows, output = arg[1], arg[2], arg[3]
 
 local source = assert(io.open(input)):read("*a")

@@ -201,7 +201,7 @@ function Context.save_for_backward(ctx, ...)
   for i = 1, n do
     if list[i] ~= nil and not is_tensor(list[i]) then
       local kind = base.kind(list[i])
-      fail(("save_for_backward: argument %d must be a tensor or nil, got %s: keep it in a field of ctx"):format(i, kind))
+      fail(("save_for_backward: argument %d must be a tensor or nil, got %s: use a field of ctx"):format(i, kind))
     end
   end
   rawset(ctx, SAVED, list)
