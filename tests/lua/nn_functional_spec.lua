@@ -167,3 +167,14 @@ describe("nn.init", function()
     assert.is_true(init.orthogonal_(nn.Parameter(tl.empty(3, 3))).is_leaf)
   end)
 end)
+
+describe("documentation", function()
+  it("has a text for every name of nn, nn.functional and nn.init", function()
+    local doc = require "tlua.doc.nn"
+    for name in pairs(getmetatable(nn).names) do
+      if name ~= "utils" then assert.is_string(doc["tl.nn." .. name], name) end
+    end
+    for name in pairs(F) do assert.is_string(doc["tl.F." .. name], name) end
+    for name in pairs(nn.init) do assert.is_string(doc["tl.nn.init." .. name], name) end
+  end)
+end)

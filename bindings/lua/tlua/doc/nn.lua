@@ -132,6 +132,7 @@ nn.BCEWithLogitsLoss{weight=, pos_weight=, reduction="mean"}: logits against tar
 nn.KLDivLoss{reduction="mean", log_target=false}: target (log target - input), the input being log-probabilities;
 reduction "batchmean" gives the divergence proper.]],
 
+  ["tl.nn.functional"] = "The same table as tl.F: layers and losses as functions of their tensors.",
   ["tl.F"] = [[
 nn.functional: linear conv1d conv2d conv_transpose2d max_pool2d avg_pool2d adaptive_avg_pool2d batch_norm layer_norm
 rms_norm group_norm embedding dropout one_hot normalize cosine_similarity; relu gelu silu tanh sigmoid mish softsign
@@ -139,6 +140,36 @@ softplus logsigmoid leaky_relu elu softmax log_softmax; mse_loss l1_loss smooth_
 nll_loss binary_cross_entropy binary_cross_entropy_with_logits kl_div. Tensors first, then one table of options.]],
   ["tl.F.linear"] = "F.linear(x, weight, bias or nil): x (.., in), weight (out, in) -> (.., out)",
   ["tl.F.conv2d"] = "F.conv2d(x, weight, bias or nil, {stride=1, padding=0, dilation=1, groups=1})",
+  ["tl.F.conv1d"] = "F.conv1d(x, weight, bias or nil, {stride=1, padding=0, dilation=1, groups=1}): x (N, C, L)",
+  ["tl.F.conv_transpose2d"] = [[
+F.conv_transpose2d(x, weight, bias or nil, {stride=1, padding=0, output_padding=0, dilation=1, groups=1})]],
+  ["tl.F.max_pool2d"] = "F.max_pool2d(x, kernel_size, {stride=kernel_size, padding=0, dilation=1, ceil_mode=false})",
+  ["tl.F.avg_pool2d"] = [[
+F.avg_pool2d(x, kernel_size, {stride=kernel_size, padding=0, ceil_mode=false, count_include_pad=true})]],
+  ["tl.F.adaptive_avg_pool2d"] = "F.adaptive_avg_pool2d(x, size or {H, W})",
+  ["tl.F.rms_norm"] = "F.rms_norm(x, normalized_shape, {weight=, eps=machine epsilon of x's dtype})",
+  ["tl.F.group_norm"] = "F.group_norm(x, num_groups, {weight=, bias=, eps=1e-5})",
+  ["tl.F.relu"] = "F.relu(x): max(x, 0)",
+  ["tl.F.gelu"] = "F.gelu(x, {approximate=\"none\" or \"tanh\"})",
+  ["tl.F.silu"] = "F.silu(x): x sigmoid(x)",
+  ["tl.F.tanh"] = "F.tanh(x)",
+  ["tl.F.sigmoid"] = "F.sigmoid(x): 1 / (1 + exp(-x))",
+  ["tl.F.logsigmoid"] = "F.logsigmoid(x): log of sigmoid, without overflow",
+  ["tl.F.mish"] = "F.mish(x): x tanh(softplus(x)). Misra 2019.",
+  ["tl.F.softsign"] = "F.softsign(x): x / (1 + |x|)",
+  ["tl.F.softplus"] = "F.softplus(x, {beta=1, threshold=20}): log(1 + exp(beta x)) / beta",
+  ["tl.F.leaky_relu"] = "F.leaky_relu(x, {negative_slope=0.01})",
+  ["tl.F.elu"] = "F.elu(x, {alpha=1})",
+  ["tl.F.softmax"] = "F.softmax(x, dim)",
+  ["tl.F.log_softmax"] = "F.log_softmax(x, dim)",
+  ["tl.F.l1_loss"] = "F.l1_loss(x, target, {reduction=\"mean\"})",
+  ["tl.F.smooth_l1_loss"] = "F.smooth_l1_loss(x, target, {beta=1, reduction=\"mean\"})",
+  ["tl.F.huber_loss"] = "F.huber_loss(x, target, {delta=1, reduction=\"mean\"})",
+  ["tl.F.nll_loss"] = "F.nll_loss(log_probabilities, target, {weight=, ignore_index=-100, reduction=\"mean\"})",
+  ["tl.F.binary_cross_entropy"] = "F.binary_cross_entropy(probabilities, target, {weight=, reduction=\"mean\"})",
+  ["tl.F.binary_cross_entropy_with_logits"] = [[
+F.binary_cross_entropy_with_logits(logits, target, {weight=, pos_weight=, reduction="mean"})]],
+  ["tl.F.kl_div"] = "F.kl_div(log_probabilities, target, {reduction=\"mean\", log_target=false})",
   ["tl.F.batch_norm"] = [[
 F.batch_norm(x, {running_mean=, running_var=, weight=, bias=, training=false, momentum=0.1, eps=1e-5})]],
   ["tl.F.layer_norm"] = "F.layer_norm(x, normalized_shape, {weight=, bias=, eps=1e-5})",
