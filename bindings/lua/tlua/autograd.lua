@@ -68,9 +68,14 @@ end
 
 local function serve_hook(walk)
   local hook = registry[event.id]
-  local grad = hook and hook(offered()[1])
-  if grad ~= nil and not is_tensor(grad) then
-    fail("a hook must return a tensor or nothing, got " .. base.kind(grad))
+  local given = offered()[1]
+  local grad = hook and hook(given)
+  if grad ~= nil then
+    if not is_tensor(grad) then fail("a hook must return a tensor or nothing, got " .. base.kind(grad)) end
+    if grad.device ~= given.device then
+      fail(("a hook returned a gradient on %s for a tensor on %s"):format(grad.device, given.device))
+    end
+    grad = grad:to(given.dtype)
   end
   reply(walk, { grad }, 1)
 end

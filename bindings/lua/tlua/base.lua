@@ -182,11 +182,14 @@ function base.check_number(x, op, what)
   if type(x) ~= "number" then fail(op .. ": " .. what .. " must be a number, got " .. kind(x)) end
 end
 
+local MAX_EXACT = 2 ^ 53
+
 --- x must be an integral number; `what` names it.
 local function check_integer(x, op, what)
-  if type(x) ~= "number" or x ~= floor(x) or x ~= x or x - x ~= 0 then
+  if type(x) ~= "number" or x ~= floor(x) then
     fail(op .. ": " .. what .. " must be an integer, got " .. (type(x) == "number" and tostring(x) or kind(x)))
   end
+  if x > MAX_EXACT or x < -MAX_EXACT then fail(op .. ": " .. what .. " is out of range: " .. tostring(x)) end
 end
 base.check_integer = check_integer
 
@@ -196,6 +199,7 @@ local function position(i, op)
     fail(op .. ": a position must be an integer, got " .. (type(i) == "number" and tostring(i) or kind(i)))
   end
   if i == 0 then fail(op .. ": positions count from 1 (or from -1 at the end), got 0") end
+  if i > MAX_EXACT or i < -MAX_EXACT then fail(op .. ": a position is out of range: " .. tostring(i)) end
   return i > 0 and i - 1 or i
 end
 base.position = position
