@@ -9,14 +9,16 @@
 
 #include "check_tl.h"
 
+static char scratch_directory[64];
+
 /* A name in a fresh directory of this process. */
 static inline const char *scratch(const char *name) {
-  static char directory[64] = "", path[400];
-  if (directory[0] == 0) {
-    strcpy(directory, "/tmp/tlua-test-XXXXXX");
-    ck_assert_ptr_nonnull(mkdtemp(directory));
+  static char path[400];
+  if (scratch_directory[0] == 0) {
+    strcpy(scratch_directory, "/tmp/tlua-test-XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(scratch_directory));
   }
-  snprintf(path, sizeof path, "%s/%s", directory, name);
+  snprintf(path, sizeof path, "%s/%s", scratch_directory, name);
   return path;
 }
 
@@ -35,6 +37,7 @@ static inline int clear_scratch(void) {
   }
   closedir(d);
   rmdir(path);
+  scratch_directory[0] = 0;
   return n;
 }
 

@@ -38,7 +38,9 @@ END_TEST
 
 START_TEST(survives_failing_allocations) {
   size_t n = 3000000;
-  write_gzip("z.gz", calloc(n, 1), n);
+  void *zeros = calloc(n, 1);
+  write_gzip("z.gz", zeros, n);
+  free(zeros);
   int64_t before = live_tensors();
   for (int k = 1;; k++) {
     tl_tensor *t = NULL;
