@@ -216,23 +216,22 @@ static tl_status item_half(const tl_gemm *g) {
 #define PANEL 16 /* columns of b at a time, packed and padded with zeros */
 #define ROWS 4   /* rows of a at a time: ROWS * PANEL sums stay in registers */
 
-/* sums[r][j] = sum over p of a[r][p] * b[p][j]; a rows may be the same row again (the tail) */
-#define BLOCK_KERNEL(T, SUFFIX)                                                                                   \
-  static void block_##SUFFIX(T sums[ROWS][PANEL], const T *const a[ROWS], int64_t step, const T *restrict b, int64_t k) { \
-    T s0[PANEL] = {0}, s1[PANEL] = {0}, s2[PANEL] = {0}, s3[PANEL] = {0};                                         \
-    for (int64_t p = 0; p < k; p++, b += PANEL) {                                                                 \
-      const T a0 = a[0][p * step], a1 = a[1][p * step], a2 = a[2][p * step], a3 = a[3][p * step];                 \
-      _Pragma("GCC unroll 16") for (int j = 0; j < PANEL; j++) {                                                  \
-        s0[j] += a0 * b[j];                                                                                       \
-        s1[j] += a1 * b[j];                                                                                       \
-        s2[j] += a2 * b[j];                                                                                       \
-        s3[j] += a3 * b[j];                                                                                       \
-      }                                                                                                           \
-    }                                                                                                             \
-    memcpy(sums[0], s0, sizeof s0);                                                                               \
-    memcpy(sums[1], s1, sizeof s1);                                                                               \
-    memcpy(sums[2], s2, sizeof s2);                                                                               \
-    memcpy(sums[3], s3, sizeof s3);                                                                               \
+typedef double f64_half __attribute__((vector_size(PANEL / 2 * sizeof(double))));
+typedef int64_t i64_half __attribute__((vector_size(PANEL / 2 * sizeof(int64_t))));
+
+/* sums[r][j] = sum over p of a[r][p] * b[p][j], for the two halves of a panel; rows of a may repeat (the tail) */
+#define BLOCK_KERNEL(T, SUFFIX)                                                                                     \
+  static void block_##SUFFIX(T sums[ROWS][PANEL], const T *const a[ROWS], int64_t step, const T *b, int64_t k) {    \
+    SUFFIX##_half s[ROWS][2] = {0}, b0, b1;                                                                         \
+    for (int64_t p = 0; p < k; p++, b += PANEL) {                                                                   \
+      memcpy(&b0, b, sizeof b0);                                                                                    \
+      memcpy(&b1, b + PANEL / 2, sizeof b1);                                                                        \
+      _Pragma("GCC unroll 4") for (int r = 0; r < ROWS; r++) {                                                      \
+        s[r][0] += a[r][p * step] * b0;                                                                             \
+        s[r][1] += a[r][p * step] * b1;                                                                             \
+      }                                                                                                             \
+    }                                                                                                               \
+    memcpy(sums, s, sizeof s);                                                                                      \
   }
 
 /* One problem in T; LOAD and STORE convert rows. Panels are independent: one thread computes each sum from first to last. */

@@ -43,17 +43,17 @@ MAX_WINDOW(double, f64)
 typedef float floats __attribute__((vector_size(LANES * sizeof(float)), may_alias));
 typedef int32_t ints __attribute__((vector_size(LANES * sizeof(int32_t)), may_alias));
 
-/* x[0], x[stride], ..: reads 2 * LANES elements for a stride of 2 */
-static inline floats load_lanes(const float *x, int64_t stride) {
+/* *lanes = x[0], x[stride], ..: reads 2 * LANES elements for a stride of 2 */
+static inline void load_lanes(const float *x, int64_t stride, floats *lanes) {
   floats a, b;
   memcpy(&a, x, sizeof a);
-  if (stride == 1) return a;
   if (stride == 2) {
     memcpy(&b, x + LANES, sizeof b);
-    return __builtin_shuffle(a, b, (ints){0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30});
+    a = __builtin_shuffle(a, b, (ints){0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30});
+  } else if (stride != 1) {
+    for (int i = 0; i < LANES; i++) a[i] = x[i * stride];
   }
-  for (int i = 0; i < LANES; i++) a[i] = x[i * stride];
-  return a;
+  *lanes = a;
 }
 
 /* Windows (u, v) .. (u, v + LANES): none reaches over the left or right edge, except lanes that nobody looks at. */
@@ -68,7 +68,8 @@ static inline void max_lanes(const tl_pooling *p, const float *x, int64_t u, int
     if (h < 0 || h >= p->size[0]) continue;
     const float *row = x + h * p->size[1] + v * p->stride[1] - p->padding[1];
     for (int64_t q = 0; q < p->kernel[1]; q++, any = (ints){0}) {
-      const floats at = load_lanes(row + q * p->dilation[1], p->stride[1]);
+      floats at;
+      load_lanes(row + q * p->dilation[1], p->stride[1], &at);
       const ints wins = (at > best) | (at != at) | any, tap = (ints){0} + (int32_t)(r * p->kernel[1] + q);
       best = (floats)(((ints)at & wins) | ((ints)best & ~wins));
       where = (tap & wins) | (where & ~wins);
