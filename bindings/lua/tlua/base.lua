@@ -346,8 +346,9 @@ function base.options(op, given, defaults)
       local hint = near and ", did you mean '" .. near .. "'?" or ""
       fail(("%s: there is no option '%s'%s"):format(op, tostring(key), hint))
     end
-    if default ~= base.optional and type(default) == "number" and type(value) ~= "number" then
-      fail(("%s: option '%s' must be a number, got %s"):format(op, key, kind(value)))
+    local wanted = type(default)
+    if (wanted == "number" or wanted == "boolean" or wanted == "string") and type(value) ~= wanted then
+      fail(("%s: option '%s' must be a %s, got %s"):format(op, key, wanted, kind(value)))
     end
     complete[key] = value
   end
