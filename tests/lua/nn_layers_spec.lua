@@ -192,7 +192,20 @@ describe("messages", function()
     raises("Linear: argument 1 must be a tensor, got nil", nn.Linear(2, 2))
   end)
 
+  it("survive a weight that is gone or no tensor", function()
+    for _, layer in ipairs { nn.Linear(2, 2), nn.Conv2d(2, 2, 1), nn.ConvTranspose2d(2, 2, 1), nn.Embedding(2, 2) } do
+      layer.weight = nil
+      raises("its weight must be a tensor, got nil", layer, tl.zeros(1, 2, 2, 2))
+      layer.weight = 3
+      raises("its weight must be a tensor, got a number", layer, tl.zeros(1, 2, 2, 2))
+    end
+    raises("option 'weight' must be a tensor, got a number", tl.F.batch_norm, tl.ones(2, 2), { weight = 3 })
+    raises("option 'pos_weight' must be a tensor", nn.BCEWithLogitsLoss, { pos_weight = 3 })
+  end)
+
   it("come from the constructors", function()
+    raises("option 'bias' must be a boolean, got a number", nn.Linear, 2, 1, { bias = 0 })
+    raises("option 'ceil_mode' must be a boolean, got a string", nn.MaxPool2d, 2, { ceil_mode = "yes" })
     raises("Linear: in_features must be an integer of at least 0, got 1.5", nn.Linear, 1.5, 2)
     raises("Linear: out_features must be an integer of at least 0, got nil", nn.Linear, 2)
     raises("there is no option 'biass', did you mean 'bias'", nn.Linear, 2, 2, { biass = false })

@@ -97,8 +97,8 @@ local function convolution(name, n)
     check_tensor(x, name, 1)
     local single = C.tl_ndim(x) == n + 1
     if single then x = as_batch(x) end
-    local status = C.tl_conv(x, self.weight, self.bias, n, self._stride, self._padding, self._dilation, self.groups,
-      out)
+    local weight = support.weight(self)
+    local status = C.tl_conv(x, weight, self.bias, n, self._stride, self._padding, self._dilation, self.groups, out)
     if status ~= 0 then reject(self, x, status, n) end
     local y = wrap(out[0])
     if single then return without_batch(y) end
@@ -129,8 +129,8 @@ function ConvTranspose2d:forward(x)
   check_tensor(x, "ConvTranspose2d", 1)
   local single = C.tl_ndim(x) == 3
   if single then x = as_batch(x) end
-  local status = C.tl_conv_transpose2d(x, self.weight, self.bias, self._stride, self._padding, self._output_padding,
-    self._dilation, self.groups, out)
+  local status = C.tl_conv_transpose2d(x, support.weight(self), self.bias, self._stride, self._padding,
+    self._output_padding, self._dilation, self.groups, out)
   if status ~= 0 then reject(self, x, status, 2) end
   local y = wrap(out[0])
   if single then return without_batch(y) end

@@ -35,7 +35,7 @@ end
 
 function Embedding:forward(ids)
   check_tensor(ids, "Embedding", 1)
-  check(C.tl_embedding(self.weight, ids, self.padding_idx or -1, out))
+  check(C.tl_embedding(support.weight(self), ids, self.padding_idx or -1, out))
   return wrap(out[0])
 end
 

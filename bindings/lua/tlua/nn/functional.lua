@@ -145,6 +145,7 @@ function F.batch_norm(x, opts)
     running_mean = optional, running_var = optional, weight = optional, bias = optional, training = false,
     momentum = 0.1, eps = 1e-5,
   })
+  support.check_tensors("batch_norm", o, "running_mean", "running_var", "weight", "bias")
   check(C.tl_batch_norm(x, o.weight, o.bias, o.running_mean, o.running_var, o.training, o.momentum, o.eps, out))
   return wrap(out[0])
 end
@@ -158,6 +159,7 @@ end
 function F.layer_norm(x, shape, opts)
   check_tensor(x, "layer_norm", 1)
   local o = options("layer_norm", opts, { weight = optional, bias = optional, eps = 1e-5 })
+  support.check_tensors("layer_norm", o, "weight", "bias")
   local n, sizes = last_dims("layer_norm", shape)
   check(C.tl_layer_norm(x, n, sizes, o.weight, o.bias, o.eps, out))
   return wrap(out[0])
@@ -167,6 +169,7 @@ end
 function F.rms_norm(x, shape, opts)
   check_tensor(x, "rms_norm", 1)
   local o = options("rms_norm", opts, { weight = optional, eps = optional })
+  support.check_tensors("rms_norm", o, "weight")
   local n, sizes = last_dims("rms_norm", shape)
   check(C.tl_rms_norm(x, n, sizes, o.weight, o.eps or support.epsilon(x), out))
   return wrap(out[0])
@@ -176,6 +179,7 @@ end
 function F.group_norm(x, num_groups, opts)
   check_tensor(x, "group_norm", 1)
   local o = options("group_norm", opts, { weight = optional, bias = optional, eps = 1e-5 })
+  support.check_tensors("group_norm", o, "weight", "bias")
   check(C.tl_group_norm(x, support.size("group_norm", "num_groups", num_groups), o.weight, o.bias, o.eps, out))
   return wrap(out[0])
 end
@@ -277,6 +281,7 @@ function F.cross_entropy(x, target, opts)
   check_pair(x, target, "cross_entropy")
   local o = options("cross_entropy", opts,
     { weight = optional, ignore_index = -100, label_smoothing = 0, reduction = "mean" })
+  support.check_tensors("cross_entropy", o, "weight")
   check(C.tl_cross_entropy(x, target, o.weight, o.ignore_index, o.label_smoothing,
     support.reduction("cross_entropy", o.reduction), out))
   return wrap(out[0])
@@ -285,6 +290,7 @@ end
 function F.nll_loss(x, target, opts)
   check_pair(x, target, "nll_loss")
   local o = options("nll_loss", opts, { weight = optional, ignore_index = -100, reduction = "mean" })
+  support.check_tensors("nll_loss", o, "weight")
   check(C.tl_nll_loss(x, target, o.weight, o.ignore_index, support.reduction("nll_loss", o.reduction), out))
   return wrap(out[0])
 end
@@ -292,6 +298,7 @@ end
 function F.binary_cross_entropy(x, target, opts)
   check_pair(x, target, "binary_cross_entropy")
   local o = options("binary_cross_entropy", opts, { weight = optional, reduction = "mean" })
+  support.check_tensors("binary_cross_entropy", o, "weight")
   check(C.tl_bce_loss(x, target, o.weight, support.reduction("binary_cross_entropy", o.reduction), out))
   return wrap(out[0])
 end
@@ -300,6 +307,7 @@ function F.binary_cross_entropy_with_logits(x, target, opts)
   local name = "binary_cross_entropy_with_logits"
   check_pair(x, target, name)
   local o = options(name, opts, { weight = optional, pos_weight = optional, reduction = "mean" })
+  support.check_tensors(name, o, "weight", "pos_weight")
   check(C.tl_bce_with_logits_loss(x, target, o.weight, o.pos_weight, support.reduction(name, o.reduction), out))
   return wrap(out[0])
 end

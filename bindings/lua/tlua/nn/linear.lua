@@ -26,7 +26,7 @@ end
 
 function Linear:forward(x)
   check_tensor(x, "Linear", 1)
-  local status = C.tl_linear(x, self.weight, self.bias, out)
+  local status = C.tl_linear(x, support.weight(self), self.bias, out)
   if status ~= 0 then reject(self, x, status) end
   return wrap(out[0])
 end

@@ -5,13 +5,6 @@ local support = require "tlua.nn.support"
 local C, check, wrap, out, check_tensor = base.C, base.check, base.wrap, base.out, base.check_tensor
 local reduction = support.reduction
 
-local function tensor_option(op, name, value)
-  if value ~= nil and not base.is_tensor(value) then
-    base.fail(("%s: option '%s' must be a tensor, got %s"):format(op, name, base.kind(value)))
-  end
-  return value
-end
-
 local function check_pair(x, target, op)
   check_tensor(x, op, 1)
   check_tensor(target, op, 2)
@@ -78,7 +71,8 @@ local CrossEntropyLoss = Module:extend("CrossEntropyLoss")
 function CrossEntropyLoss:init(options)
   local o = base.options("CrossEntropyLoss", options,
     { weight = base.optional, ignore_index = -100, label_smoothing = 0, reduction = "mean" })
-  self:register_buffer("weight", tensor_option("CrossEntropyLoss", "weight", o.weight))
+  support.check_tensors("CrossEntropyLoss", o, "weight")
+  self:register_buffer("weight", o.weight)
   self.ignore_index, self.label_smoothing, self.reduction = o.ignore_index, o.label_smoothing, o.reduction
   reduction("CrossEntropyLoss", o.reduction)
 end
@@ -94,7 +88,8 @@ local NLLLoss = Module:extend("NLLLoss")
 --- Log-probabilities (N, C, ..) or (C) against labels 0..C-1 (N, ..).
 function NLLLoss:init(options)
   local o = base.options("NLLLoss", options, { weight = base.optional, ignore_index = -100, reduction = "mean" })
-  self:register_buffer("weight", tensor_option("NLLLoss", "weight", o.weight))
+  support.check_tensors("NLLLoss", o, "weight")
+  self:register_buffer("weight", o.weight)
   self.ignore_index, self.reduction = o.ignore_index, o.reduction
   reduction("NLLLoss", o.reduction)
 end
@@ -109,7 +104,8 @@ local BCELoss = Module:extend("BCELoss")
 --- Probabilities against targets in 0..1, both of one shape; weight broadcasts to it.
 function BCELoss:init(options)
   local o = base.options("BCELoss", options, { weight = base.optional, reduction = "mean" })
-  self:register_buffer("weight", tensor_option("BCELoss", "weight", o.weight))
+  support.check_tensors("BCELoss", o, "weight")
+  self:register_buffer("weight", o.weight)
   self.reduction = o.reduction
   reduction("BCELoss", o.reduction)
 end
@@ -125,8 +121,9 @@ local BCEWithLogitsLoss = Module:extend("BCEWithLogitsLoss")
 function BCEWithLogitsLoss:init(options)
   local o = base.options("BCEWithLogitsLoss", options,
     { weight = base.optional, pos_weight = base.optional, reduction = "mean" })
-  self:register_buffer("weight", tensor_option("BCEWithLogitsLoss", "weight", o.weight))
-  self:register_buffer("pos_weight", tensor_option("BCEWithLogitsLoss", "pos_weight", o.pos_weight))
+  support.check_tensors("BCEWithLogitsLoss", o, "weight", "pos_weight")
+  self:register_buffer("weight", o.weight)
+  self:register_buffer("pos_weight", o.pos_weight)
   self.reduction = o.reduction
   reduction("BCEWithLogitsLoss", o.reduction)
 end

@@ -94,6 +94,26 @@ function support.constant(shape, value, dtype, device)
   return as_parameter(support.full(shape, value, dtype, device))
 end
 
+--- A layer's weight, which C must not get as nil.
+function support.weight(layer)
+  local weight = layer.weight
+  if not base.is_tensor(weight) then
+    base.fail(("%s: its weight must be a tensor, got %s"):format(layer:label(), base.kind(weight)))
+  end
+  return weight
+end
+
+--- Options of this function that are tensors, or absent.
+function support.check_tensors(op, options, ...)
+  for i = 1, select("#", ...) do
+    local name = select(i, ...)
+    local value = options[name]
+    if value ~= nil and not base.is_tensor(value) then
+      base.fail(("%s: option '%s' must be a tensor, got %s"):format(op, name, base.kind(value)))
+    end
+  end
+end
+
 --- A layer's C call failed: says what the layer expected of its input if that is what was wrong, else what C said.
 --- `expected` describes the input's shape, `fits` is whether x has it.
 function support.reject(layer, status, x, fits, expected)
