@@ -22,7 +22,8 @@ if #files == 0 then files = { here } end
 if collecting then collectgarbage("setpause", 0) end
 
 -- busted's own command line would read `arg`: it is set to what busted shall see.
-local options = { "--output=plainTerminal", "--pattern=_spec" }
+-- One set of modules for all files: busted would take away those that tl loads later, and load them twice.
+local options = { "--output=plainTerminal", "--pattern=_spec", "--no-auto-insulate" }
 if collecting then options[#options + 1] = "--helper=" .. here .. "/collect.lua" end
 arg = { [0] = arg[0] }
 for _, list in ipairs { options, files } do
