@@ -107,6 +107,7 @@ local function accuracy()
   end)
 end
 
+io.stdout:setvbuf "line" -- epochs appear as they end, also in a file
 print(model)
 local best = 0
 for epoch = 1, o.epochs do

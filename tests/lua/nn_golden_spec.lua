@@ -6,10 +6,12 @@ local numbers = require "numbers"
 
 local environment = { nn = tl.nn, W3 = numbers.tensor({ 3 }, 7, { dtype = "float64" }):abs() }
 
--- In float64 every digit of the files counts; in float32 its own precision does.
+-- In float64 every digit of the files counts; in the others their own precision does.
 local precisions = {
   float64 = { rtol = 2e-6, atol = 2e-7 },
   float32 = { rtol = 2e-4, atol = 2e-5 },
+  float16 = { rtol = 1e-2, atol = 1e-2 },
+  bfloat16 = { rtol = 6e-2, atol = 6e-2 },
 }
 
 local function make(source) return setfenv(assert(loadstring("return " .. source)), environment)() end
@@ -52,8 +54,7 @@ end
 describe("layers as PyTorch has them:", function()
   for _, case in ipairs(require "nn_layers") do
     it(case.lua, function()
-      check_layer(case, "float64")
-      check_layer(case, "float32")
+      for dtype in pairs(precisions) do check_layer(case, dtype) end
     end)
   end
 end)
@@ -89,8 +90,7 @@ end
 describe("losses as PyTorch has them:", function()
   for _, case in ipairs(require "nn_losses") do
     it(("%s of %s, %s"):format(case.lua, case.kind, case.target), function()
-      check_loss(case, "float64")
-      check_loss(case, "float32")
+      for dtype in pairs(precisions) do check_loss(case, dtype) end
     end)
   end
 end)

@@ -256,6 +256,17 @@ describe("all of a model", function()
     raises("only become a floating dtype, got int64", net.to, net, "int64")
   end)
 
+  it("leaves a tensor that was handed in as a buffer to its owner", function()
+    local weight = tl.ones(2)
+    local pair = nn.ModuleList { nn.CrossEntropyLoss { weight = weight }, nn.CrossEntropyLoss { weight = weight } }
+    pair:double()
+    assert.equal("float32", weight.dtype)
+    assert.equal("float64", pair[1].weight.dtype)
+    assert.is_true(pair[1].weight == pair[2].weight)
+    local untouched = nn.CrossEntropyLoss { weight = weight }
+    assert.is_true(untouched:float().weight == weight)
+  end)
+
   it("keeps optimizers working after a move", function()
     local net = nn.Linear(2, 1)
     local optimizer = tl.optim.SGD(net:parameters(), { lr = 1 })

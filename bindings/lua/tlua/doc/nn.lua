@@ -34,7 +34,7 @@ Errors, before anything is copied: missing or unexpected keys (strict), a wrong 
   ["tl.nn.Module.eval"] = "m:eval(): m:train(false): BatchNorm uses its running statistics, Dropout does nothing.",
   ["tl.nn.Module.to"] = [[
 m:to("cuda"), m:to("float64"), m:to("cuda:1", "float16"): moves parameters and buffers; only floating ones change dtype.
-The tensors stay the same objects, so lists of them and optimizers keep working. Returns m.]],
+Parameters stay the same tensors, so lists of them and optimizers keep working. Returns m.]],
   ["tl.nn.Module.zero_grad"] = "m:zero_grad({set_to_none=true}): clears the gradients of all parameters.",
   ["tl.nn.Module.apply"] = "m:apply(f): f(module) for everything below m, then for m. Returns m.",
   ["tl.nn.Module.clone"] = [[

@@ -229,18 +229,33 @@ function Module:requires_grad_(on)
   return self
 end
 
-local function convert(t, dtype, device)
-  if C.tl_dtype_of(t) > C.TL_FLOAT64 then dtype = nil end
+-- t in another dtype (if it is a floating tensor) and on another device; nil if that changes nothing.
+local function converted(t, dtype, device)
+  local old_dtype, old_device = C.tl_dtype_of(t), C.tl_device_of(t)
+  if old_dtype > C.TL_FLOAT64 then dtype = nil end
+  dtype, device = dtype or old_dtype, device or old_device
+  if dtype == old_dtype and device == old_device then return nil end
   local recording = C.tl_set_grad_enabled(false)
-  local status = C.tl_to(t, dtype or C.tl_dtype_of(t), device or C.tl_device_of(t), out)
+  local status = C.tl_to(t, dtype, device, out)
   C.tl_set_grad_enabled(recording)
   check(status)
-  local moved = wrap(out[0])
-  check(C.tl_set_data(t, moved))
+  return wrap(out[0])
+end
+
+-- Buffers are replaced, as PyTorch does: what was handed in (a loss's weight) stays as it is for its owner.
+local function convert_buffers(self, dtype, device)
+  local moved = {}
+  registry.each_module(self, function(_, m)
+    registry.each_own(m, "buffer", function(_, t, field)
+      local key = base.address(t)
+      if moved[key] == nil then moved[key] = converted(t, dtype, device) or t end
+      rawset(m, field, moved[key])
+    end)
+  end)
 end
 
 --- Moves all parameters and buffers: model:to("cuda"), model:to("float64"), model:to("cuda:1", "float16"). Only
---- floating tensors change dtype. The tensors stay the same objects (their gradients move along), so optimizers that
+--- floating tensors change dtype. Parameters stay the same tensors (their gradients move along), so optimizers that
 --- hold them keep working; make the optimizer after the move all the same, its own state does not follow. Returns the
 --- module.
 function Module:to(first, second)
@@ -248,9 +263,11 @@ function Module:to(first, second)
   if dtype and dtype > C.TL_FLOAT64 then
     base.fail("to: a module can only become a floating dtype, got " .. base.dtype_names[dtype])
   end
-  for _, kind in ipairs { "parameter", "buffer" } do
-    for _, t in ipairs(list_of(self, kind)) do convert(t, dtype, device) end
+  for _, p in ipairs(list_of(self, "parameter")) do
+    local moved = converted(p, dtype, device)
+    if moved then check(C.tl_set_data(p, moved)) end
   end
+  convert_buffers(self, dtype, device)
   return self
 end
 
