@@ -1,7 +1,7 @@
 -- run.lua: tlua tests/lua/run.lua [--interpreted | --collecting] [file or pattern ...]: the busted suite, run by tlua.
 -- --interpreted switches the JIT compiler off; --collecting lets the garbage collector run without rest and collects
 -- after every test. In every mode the run fails if tensors are still alive when all tests are done.
-local tl = require "tlua"
+require "tlua"
 local base = require "tlua.base"
 
 local here = arg[0]:match("^(.*)/[^/]*$") or "."
