@@ -9,7 +9,7 @@
 
 #define OP "npz"
 #define DEFLATE_RATIO 1032
-#define MAX_MEMBERS 1000000
+#define MAX_MEMBERS 65536
 
 static int64_t member_read(tl_source *s, void *buffer, size_t bytes) {
   int64_t n = zip_fread(s->handle, buffer, bytes);

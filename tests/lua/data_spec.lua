@@ -190,6 +190,7 @@ describe("DataLoader", function()
       of(function(_, i) return i == 1 and 1 or "x" end))
     raises("value 1.k is missing in sample 2", of(function(_, i) return { k = i == 1 and 1 or nil } end))
     raises("get%(1%) returned nil", of(function() end))
+    raises("collate returned nil", data.DataLoader(numbers(2), { collate = function() end }))
   end)
 
   it("takes any sampler", function()

@@ -72,6 +72,12 @@ local function collated(loader)
   return setmetatable({ loader = loader, order = order, ids = order:data_ptr(), n = #order, at = 0 }, Collated)
 end
 
+-- nil would end the epoch.
+local function joined(first, ...)
+  if first == nil then fail("DataLoader: collate returned nil") end
+  return first, ...
+end
+
 function Collated:next()
   local loader = self.loader
   local last = math.min(self.at + loader.batch_size, self.n)
@@ -85,7 +91,7 @@ function Collated:next()
     samples[#samples + 1] = sample
   end
   self.at = last
-  return loader.collate(samples)
+  return joined(loader.collate(samples))
 end
 
 function Collated:close() end
