@@ -39,13 +39,20 @@ EXTREME(smallest_i64, int64_t, v < b)
       else smallest_##SUF(width, row, r, best, at);                                                             \
     }                                                                                                           \
   }                                                                                                             \
-  /* inner size 1: the row is dealt out to lanes, which join at the end */                                      \
+  static int64_t short_row_##SUF(bool largest, const T *x, int n) {                                             \
+    int place = 0;                                                                                              \
+    for (int i = 1; i < n && x[place] == x[place]; i++)                                                         \
+      place = (largest ? x[i] > x[place] : x[i] < x[place]) || x[i] != x[i] ? i : place;                        \
+    return place;                                                                                               \
+  }                                                                                                             \
+  /* inner size 1: a long row is dealt out to lanes, which join at the end */                                      \
   static int64_t row_##SUF(bool largest, int dtype, const char *src, int64_t n) {                               \
     enum { LANES = 64 };                                                                                        \
     T best[LANES], row[LANES];                                                                                  \
     int64_t at[LANES] = {0}, size = (int64_t)tl_dtype_size(dtype);                                              \
     int width = n < LANES ? (int)n : LANES;                                                                     \
     tl_load_##SUF(best, dtype, src, size, width);                                                               \
+    if (n <= LANES) return short_row_##SUF(largest, best, width);                                               \
     for (int64_t r = 1; r * width < n; r++) {                                                                   \
       int have = n - r * width < width ? (int)(n - r * width) : width;                                          \
       tl_load_##SUF(row, dtype, src + r * width * size, size, have);                                            \
@@ -107,7 +114,13 @@ tl_status tl_cpu_arg_extreme(bool largest, int dtype, const void *x, int64_t out
 RUNNING(f64, double, sum[c] + row[c])
 RUNNING(i64, int64_t, (int64_t)((uint64_t)sum[c] + (uint64_t)row[c]))
 
-/* inner size 1: a chunk of the row at a time */
+/* inner size 1: a float32 row as it stands, any other a chunk at a time */
+static void running_row_f32(const float *src, float *dst, int64_t n, bool reverse) {
+  double sum = 0;
+  if (reverse) for (int64_t i = n - 1; i >= 0; i--) dst[i] = (float)(sum += src[i]);
+  else for (int64_t i = 0; i < n; i++) dst[i] = (float)(sum += src[i]);
+}
+
 #define RUNNING_ROW(SUF, T, ADD)                                                                             \
   static void running_row_##SUF(int from, int to, const char *src, char *dst, int64_t n, bool reverse) {     \
     T sum = 0, row[TILE];                                                                                    \
@@ -134,7 +147,8 @@ tl_status tl_cpu_cumsum(int from, const void *x, int to, void *y, int64_t outer,
     int width = inner - column < TILE ? (int)(inner - column) : TILE;
     const char *src = (const char *)x + at * in;
     char *dst = (char *)y + at * out;
-    if (inner == 1 && tl_is_floating(from)) running_row_f64(from, to, src, dst, n, reverse);
+    if (inner == 1 && from == TL_FLOAT32 && to == TL_FLOAT32) running_row_f32((const float *)src, (float *)dst, n, reverse);
+    else if (inner == 1 && tl_is_floating(from)) running_row_f64(from, to, src, dst, n, reverse);
     else if (inner == 1) running_row_i64(from, to, src, dst, n, reverse);
     else if (tl_is_floating(from)) running_f64(from, to, src, dst, n, inner, width, reverse);
     else running_i64(from, to, src, dst, n, inner, width, reverse);

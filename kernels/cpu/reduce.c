@@ -26,6 +26,7 @@ typedef struct loops {
   void (*fold)(int width, int64_t rows, const char *x, int64_t stride, cell *acc, const cell *centre, double p);
   void (*row)(int64_t n, const char *x, cell *acc, const cell *centre, double p); /* short rows, into one accumulator */
   void (*join)(int n, cell *acc, const cell *other);
+  void (*collapse)(cell *acc); /* LANES accumulators into the first */
   cell init;
 } loops;
 
@@ -94,6 +95,27 @@ typedef struct loops {
       const A a = acc[i].MEMBER, v = other[i].MEMBER;                 \
       acc[i].MEMBER = STEP;                                           \
     }                                                                 \
+  }                                                                   \
+  static void NAME##_collapse(cell *acc) {                            \
+    A lane[LANES / 2];                                                \
+    _Pragma("omp simd") for (int i = 0; i < LANES / 2; i++) {         \
+      const A a = acc[i].MEMBER, v = acc[i + LANES / 2].MEMBER;       \
+      lane[i] = STEP;                                                 \
+    }                                                                 \
+    _Pragma("omp simd") for (int i = 0; i < LANES / 4; i++) {         \
+      const A a = lane[i], v = lane[i + LANES / 4];                   \
+      lane[i] = STEP;                                                 \
+    }                                                                 \
+    _Pragma("omp simd") for (int i = 0; i < LANES / 8; i++) {         \
+      const A a = lane[i], v = lane[i + LANES / 8];                   \
+      lane[i] = STEP;                                                 \
+    }                                                                 \
+    for (int half = LANES / 16; half > 0; half /= 2)                  \
+      for (int i = 0; i < half; i++) {                                \
+        const A a = lane[i], v = lane[i + half];                      \
+        lane[i] = STEP;                                               \
+      }                                                               \
+    acc->MEMBER = lane[0];                                            \
   }
 JOIN(f64_sum, f64, double, STEP_SUM)
 JOIN(f64_prod, f64, double, STEP_PROD)
@@ -129,7 +151,7 @@ FOLD(i64_any, int64_t, i64, int64_t, STEP_ANY)
 
 enum { SUM, PROD, MAX, MIN, ALL, ANY, COUNT, ABS, SQUARE, POWER, ABSMAX, ABSMIN, SPREAD, FOLDS };
 
-#define LOOPS(NAME, JOINED, INIT) {NAME##_fold, NAME##_row, JOINED##_join, INIT}
+#define LOOPS(NAME, JOINED, INIT) {NAME##_fold, NAME##_row, JOINED##_join, JOINED##_collapse, INIT}
 #define FLOAT_TABLE(SUF)                                     \
   {                                                          \
     [SUM] = LOOPS(SUF##_sum, f64_sum, {.f64 = 0}),           \
@@ -176,7 +198,8 @@ static void load(const job *j, void *buffer, const char *src, int64_t stride, in
 }
 
 static void set(cell *acc, int n, cell value) {
-  for (int i = 0; i < n; i++) acc[i] = value;
+  const int64_t bits = value.i64; /* either member: only bits move */
+  for (int i = 0; i < n; i++) acc[i].i64 = bits;
 }
 
 static const char *output_source(const job *j, int64_t o) {
@@ -274,15 +297,15 @@ static void fold_row(const job *j, int64_t o, int64_t first, int64_t end, cell *
     if (rows > 0) {
       if (!dealt) {
         set(lanes, LANES, j->f->init);
-        set(centres, LANES, *centre);
+        if (j->centre != NULL) set(centres, LANES, *centre);
         dealt = true;
       }
-      j->f->fold(LANES, rows, x, LANES * unit, lanes, centres, j->p);
+      j->f->fold(LANES, rows, x, LANES * unit, lanes, j->centre != NULL ? centres : lanes, j->p);
     }
     j->f->row(n - rows * LANES, x + rows * LANES * unit, &total, centre, j->p);
   }
   if (dealt) {
-    join_groups(j, lanes, 1, LANES);
+    j->f->collapse(lanes);
     j->f->join(1, &total, lanes);
   }
   *out = total;
