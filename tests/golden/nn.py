@@ -1,9 +1,12 @@
-"""nn.py: writes nn_layers.lua and nn_losses.lua: what PyTorch computes for every layer and loss. Run it with a Python that
+"""nn.py: writes nn_layers.lua and nn_losses.lua: what PyTorch computes for every layer and loss; nn_model.safetensors and
+nn_model.lua: a model's state dict and what it answers. Run it with a Python that
 has PyTorch (2.x); the tests only read what it wrote.
 
 Inputs, parameters and incoming gradients are not stored: both sides compute them by fill() below (numbers.lua beside it).
 """
+import json
 import os
+import struct
 
 import torch
 from torch import nn
@@ -177,14 +180,55 @@ def loss(out, lua, module, shape, kind, target_kind):
     out.append(" y=%s, gx=%s}," % (spell(y), spell(x.grad)))
 
 
+def path_of(name):
+    return os.path.join(os.path.dirname(os.path.abspath(__file__)), name)
+
+
 def write(name, what, entry, cases):
     out = ["-- %s: %s, computed by PyTorch %s (nn.py)." % (name, what, torch.__version__), "return {"]
     for case in cases:
         entry(out, *case)
     out.append("}")
-    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), name), "w") as file:
+    with open(path_of(name), "w") as file:
         file.write("\n".join(out) + "\n")
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.features = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU())
+        self.norm = nn.LayerNorm(8)
+        self.fc = nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.fc(self.norm(self.features(x).flatten(1)))
+
+
+def write_safetensors(name, state):
+    """The format needs no library: u64 length, JSON header, data."""
+    header, data = {}, b""
+    for key, t in state.items():
+        raw = t.contiguous().numpy().tobytes()
+        dtype = {torch.float32: "F32", torch.int64: "I64"}[t.dtype]
+        header[key] = {"dtype": dtype, "shape": list(t.shape), "data_offsets": [len(data), len(data) + len(raw)]}
+        data += raw
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path_of(name), "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text + data)
+
+
+def write_model():
+    torch.manual_seed(0)
+    model = Model().float()
+    for seed in (1, 2):  # the running statistics move
+        model(fill((4, 1, 4, 4), seed).float())
+    write_safetensors("nn_model.safetensors", model.state_dict())
+    model.eval()
+    write("nn_model.lua", "the answer of nn_model.safetensors in eval mode to numbers.tensor({2, 1, 4, 4}, 3)",
+          lambda out, y: out.append("  y=%s" % spell(y)), [(model(fill((2, 1, 4, 4), 3).float()),)])
 
 
 write("nn_layers.lua", "outputs, gradients and buffers of layers", layer, LAYERS)
 write("nn_losses.lua", "losses and their gradients", loss, LOSSES)
+write_model()

@@ -94,3 +94,19 @@ describe("losses as PyTorch has them:", function()
     end)
   end
 end)
+
+describe("a model from PyTorch", function()
+  it("loads by its own names and answers the same", function()
+    local nn = tl.nn
+    local Model = nn.Module:extend("Model")
+    function Model:init()
+      self.features = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU())
+      self.norm, self.fc = nn.LayerNorm(8), nn.Linear(8, 3)
+    end
+    function Model:forward(x) return self.fc(self.norm(self.features(x):flatten(2))) end
+    local model = Model():eval()
+    model:load_state_dict(tl.load(here .. "golden/nn_model.safetensors"))
+    assert.equal(2, model.features[2].num_batches_tracked:item())
+    same("output", "float32", require("nn_model").y, model(numbers.tensor({ 2, 1, 4, 4 }, 3)))
+  end)
+end)

@@ -254,6 +254,7 @@ describe("all of a model", function()
     net:float():to("cpu", "float64")
     assert.equal("float64", weight.dtype)
     raises("only become a floating dtype, got int64", net.to, net, "int64")
+    raises("needs the name of a dtype or device, got nil", net.to, net)
   end)
 
   it("leaves a tensor that was handed in as a buffer to its owner", function()

@@ -259,6 +259,7 @@ end
 --- hold them keep working; make the optimizer after the move all the same, its own state does not follow. Returns the
 --- module.
 function Module:to(first, second)
+  if first == nil then base.fail("to: needs the name of a dtype or device, got nil") end
   local dtype, device = support.destination("to", first, second)
   if dtype and dtype > C.TL_FLOAT64 then
     base.fail("to: a module can only become a floating dtype, got " .. base.dtype_names[dtype])
