@@ -1,6 +1,19 @@
 -- tl.progress: iteration passes through unchanged, plain lines where there is no terminal.
 local tl = require "tlua"
 
+local ffi = require "ffi"
+pcall(ffi.cdef, "long readlink(const char *path, char *buffer, size_t bytes);")
+
+-- What this code prints to a terminal (util-linux's script makes one).
+local function on_terminal(code)
+  local buffer = ffi.new("char[4096]")
+  local program = ffi.string(buffer, tonumber(ffi.C.readlink("/proc/self/exe", buffer, 4096)))
+  local pipe = io.popen(("script -qec %q /dev/null </dev/null"):format(("'%s' -e %q"):format(program, code)))
+  local text = pipe:read("*a")
+  pipe:close()
+  return text
+end
+
 -- A file that remembers what is written to it.
 local function sink()
   local s = { text = "" }
@@ -51,6 +64,13 @@ describe("tl.progress", function()
     local _, lines = out.text:gsub("\n", "")
     assert.equal(5, lines)
     assert.matches("^1/4 it", out.text)
+  end)
+
+  it("draws a bar on a terminal", function()
+    local text = on_terminal("for i in tl.progress(4, {desc = 'bar', interval = 0}) do end")
+    assert.matches("\rbar:   0%%| +| 0/4 %[00:00<%?, %? it/s%]", text)
+    assert.matches("\rbar:  50%%|#+ +| 2/4 %[00:00<00:00, [%d.]+ it/s%]", text)
+    assert.matches("\rbar: 100%%|#+| 4/4 %[[^\r\n]*%] *\r\n$", text)
   end)
 
   it("ends when it is closed early", function()
