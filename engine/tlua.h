@@ -313,8 +313,9 @@ TL_API tl_status tl_adaptive_avg_pool2d(tl_tensor *x, int64_t height, int64_t wi
 
 /* ---- normalisation (engine/ops/norm.c) ----------------------------------------------------------------------------- */
 
-/* Ioffe & Szegedy 2015. x (N, C, ..); w, b (C) or both NULL; running_mean, running_var (C) or both NULL. In training the
- * running statistics move by `momentum` (the new value's weight; the variance is the unbiased one). */
+/* Ioffe & Szegedy 2015. x (N, C, ..); w, b (C), each may be NULL; running_mean, running_var (C) or both NULL. In training
+ * the running statistics move by `momentum` (the new value's weight; the variance is the unbiased one); one value per
+ * channel is TL_ERR_SHAPE then. Without running statistics, eval normalises with those of the batch, too. */
 TL_API tl_status tl_batch_norm(tl_tensor *x, tl_tensor *w, tl_tensor *b, tl_tensor *running_mean, tl_tensor *running_var,
                                bool training, double momentum, double eps, tl_tensor **out);
 TL_API tl_status tl_layer_norm(tl_tensor *x, int n, const int64_t *shape, tl_tensor *w, tl_tensor *b, double eps,
@@ -328,6 +329,8 @@ TL_API tl_status tl_softmax(tl_tensor *x, int d, tl_tensor **out);
 TL_API tl_status tl_log_softmax(tl_tensor *x, int d, tl_tensor **out);
 
 typedef enum tl_reduction { TL_REDUCE_NONE = 0, TL_REDUCE_MEAN, TL_REDUCE_SUM, TL_REDUCE_BATCHMEAN } tl_reduction;
+/* x and target have one shape: anything else is TL_ERR_SHAPE (PyTorch broadcasts and only warns). Gradients go to both.
+ * weight and pos_weight broadcast to x, may be NULL and get no gradient; only kl_div knows TL_REDUCE_BATCHMEAN. */
 TL_API tl_status tl_mse_loss(tl_tensor *x, tl_tensor *target, int reduction, tl_tensor **out);
 TL_API tl_status tl_l1_loss(tl_tensor *x, tl_tensor *target, int reduction, tl_tensor **out);
 TL_API tl_status tl_smooth_l1_loss(tl_tensor *x, tl_tensor *target, double beta, int reduction, tl_tensor **out);
@@ -339,7 +342,9 @@ TL_API tl_status tl_kl_div_loss(tl_tensor *x, tl_tensor *target, bool log_target
 /* x (N, C, ..) log-probabilities, target int64 (N, ..); weight (C) or NULL */
 TL_API tl_status tl_nll_loss(tl_tensor *x, tl_tensor *target, tl_tensor *weight, int64_t ignore_index, int reduction,
                              tl_tensor **out);
-/* x (N, C, ..) or (C) logits, target int64 (N, ..) labels, or probabilities of x's shape */
+/* x (N, C, ..) or (C) logits, target int64 (N, ..) labels, or probabilities of x's shape. Mean divides by the sum of
+ * weight[label] over the labels that are not ignored; if all are, loss and gradient are 0. A label that is no class and
+ * not ignore_index is TL_ERR_INDEX and names its row. */
 TL_API tl_status tl_cross_entropy(tl_tensor *x, tl_tensor *target, tl_tensor *weight, int64_t ignore_index,
                                   double label_smoothing, int reduction, tl_tensor **out);
 /* w (V, D), ids integer (..): out (.., D); padding_idx = -1: none (its row gets no gradient) */

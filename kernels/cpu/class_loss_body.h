@@ -108,7 +108,7 @@ static void F(softmax_part)(const F(class_arrays) * v, const tl_lines *l, const 
   if (l->inner == 1) {
     for (int64_t j = 0; j < b->count; j++)
       for (int64_t c = 0; c < n; c++) dx[j * n + c] = x[j * n + c] - shift[j] - ls[j];
-    F(exp_all)(dx, dx, b->count * n);
+    F(exp_all)(dx, b->count * n);
     for (int64_t j = 0; j < b->count; j++)
       for (int64_t c = 0; c < n; c++) dx[j * n + c] = d[j].mass == 0 ? 0 : dx[j * n + c] * d[j].mass;
     return;

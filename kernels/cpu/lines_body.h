@@ -20,9 +20,9 @@ static T F(row_sum)(const T *x, int64_t n) {
   return s;
 }
 
-static void F(exp_all)(const T *x, T *e, int64_t n) {
+static void F(exp_all)(T *e, int64_t n) {
 #pragma omp simd
-  for (int64_t c = 0; c < n; c++) e[c] = f_exp(x[c]);
+  for (int64_t c = 0; c < n; c++) e[c] = f_exp(e[c]);
 }
 
 /* Rows of n elements. A row longer than a piece comes alone and goes piece by piece. */
@@ -39,7 +39,7 @@ static void F(exp_sums_rows)(const T *x, int64_t count, int64_t n, T *shift, T *
       T *e = keep != NULL ? keep + done : scratch;
 #pragma omp simd
       for (int64_t c = 0; c < w; c++) e[c] = x[done + c] - shift[0];
-      F(exp_all)(e, e, w);
+      F(exp_all)(e, w);
       sum[0] += F(row_sum)(e, w);
     }
     return;
@@ -47,7 +47,7 @@ static void F(exp_sums_rows)(const T *x, int64_t count, int64_t n, T *shift, T *
   T *e = keep != NULL ? keep : scratch;
   for (int64_t j = 0; j < count; j++)
     for (int64_t c = 0; c < n; c++) e[j * n + c] = x[j * n + c] - shift[j];
-  F(exp_all)(e, e, count * n);
+  F(exp_all)(e, count * n);
   for (int64_t j = 0; j < count; j++) sum[j] = F(row_sum)(e + j * n, n);
 }
 

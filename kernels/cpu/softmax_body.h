@@ -82,7 +82,10 @@ static void F(softmax_grad_block)(const tl_lines *l, const tl_line_block *b, boo
     else F(grad_tile)(b->count, n, l->inner, false, g, y, dx);
     return;
   }
-  if (log) F(exp_all)(y, dx, b->count * n);
+  if (log) {
+    memcpy(dx, y, (size_t)(b->count * n) * sizeof(T));
+    F(exp_all)(dx, b->count * n);
+  }
   for (int64_t j = 0; j < b->count; j++) {
     if (log) F(grad_row)(n, true, g + j * n, dx + j * n, dx + j * n);
     else F(grad_row)(n, false, g + j * n, y + j * n, dx + j * n);
