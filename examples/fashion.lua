@@ -35,13 +35,13 @@ local function read_options(words)
     end
     if name == nil or o[name] == nil then refuse("there is no option " .. words[i]) end
     local value = words[i + 1]
+    if value == nil then refuse(words[i] .. " needs a value") end
     if type(o[name]) == "number" then
       value = tonumber(value)
       if value == nil or value < least[name] or (name ~= "lr" and value ~= math.floor(value)) then
         refuse(("--%s takes a number of at least %d, got %s"):format(name, least[name], tostring(words[i + 1])))
       end
     end
-    if value == nil then refuse(words[i] .. " needs a value") end
     o[name] = value
     i = i + 2
   end

@@ -257,6 +257,15 @@ describe("all of a model", function()
     raises("needs the name of a dtype or device, got nil", net.to, net)
   end)
 
+  it("moves while a graph is waiting for backward", function()
+    local net = nn.Linear(2, 1)
+    local loss = net(tl.ones(1, 2)):sum()
+    net:double()
+    loss:backward()
+    assert.equal("float64", net.weight.grad.dtype)
+    assert.are.same({ { 1, 1 } }, net.weight.grad:tolist())
+  end)
+
   it("leaves a tensor that was handed in as a buffer to its owner", function()
     local weight = tl.ones(2)
     local pair = nn.ModuleList { nn.CrossEntropyLoss { weight = weight }, nn.CrossEntropyLoss { weight = weight } }
