@@ -59,8 +59,24 @@ static const tl_node_class strided_class = {"view", view_gradient, NULL};
 
 static uint64_t state_of(const tl_tensor *base) { return base->node == NULL ? 0 : base->node->seq; }
 
+static bool lies_inside(const tl_tensor *base, const tl_tensor *view) {
+  if (base->storage != view->storage || view->offset < base->offset) return false;
+  int64_t first = view->offset - base->offset, last = 0, extent = 0;
+  for (int d = 0; d < view->ndim; d++) last += view->shape[d] == 0 ? 0 : (view->shape[d] - 1) * view->strides[d];
+  for (int d = 0; d < base->ndim; d++) extent += base->shape[d] == 0 ? 0 : (base->shape[d] - 1) * base->strides[d];
+  return first + last <= extent;
+}
+
+void tl_view_check(tl_tensor *view) {
+  if (view->base == NULL || lies_inside(view->base, view)) return;
+  tl_tensor_free(view->base);
+  view->base = NULL;
+}
+
 tl_status tl_view_refresh(tl_tensor *view) {
+  tl_view_check(view);
   tl_tensor *base = view->base;
+  if (base == NULL) return TL_OK;
   if (state_of(base) == view->base_state) return TL_OK;
   geometry g = geometry_of(base, view);
   tl_node *n;

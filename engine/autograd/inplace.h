@@ -4,6 +4,8 @@
 
 #include "autograd/tape.h"
 
+/* A view whose base shows other elements by now (tl_set_data, released storage) goes on without it. */
+void tl_view_check(tl_tensor *view);
 /* A view whose base got a new history since: its own history becomes "a view of the base as it is now". On
  * failure (no memory) the old history is still there: the caller must not build on it. */
 tl_status tl_view_refresh(tl_tensor *view);

@@ -220,6 +220,7 @@ tl_status tl_set_grad(tl_tensor *t, tl_tensor *grad) {
 
 tl_status tl_check_inplace(const char *op, tl_tensor *t) {
   TL_CHECK_INTERRUPT(op);
+  tl_view_check(t);
   if (tl_overlaps_itself(t) || (t->base != NULL && tl_overlaps_itself(t->base)))
     return TL_FAIL(TL_ERR_VALUE, op, "the target of %s is expanded: several of its elements share memory; clone() it first",
                    tl_shape_of(t));

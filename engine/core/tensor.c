@@ -223,7 +223,7 @@ void tl_tensor_release_storage(tl_tensor *t) {
 
 tl_status tl_set_data(tl_tensor *t, tl_tensor *value) {
   if (t == value) return TL_OK;
-  if (t->node != NULL)
+  if (!tl_is_leaf(t))
     return TL_FAIL(TL_ERR_STATE, "set_data", "the tensor was computed by %s: only a leaf can take over other data",
                    tl_grad_fn_name(t));
   if (t->requires_grad && !tl_is_floating(value->dtype))

@@ -272,6 +272,73 @@ START_TEST(released_storage_leaves_an_empty_handle) {
 }
 END_TEST
 
+START_TEST(data_replaces_what_is_behind_a_handle) {
+  tl_tensor *t = VECTOR(1, 2, 3), *wide, *same, *ids, *matrix, *computed, *grad;
+  ck_ok(tl_set_requires_grad(t, true));
+  tl_tensor *g = VECTOR(4, 5, 6);
+  ck_ok(tl_set_grad(t, g));
+  wide = TENSOR(TL_FLOAT64, SHAPE(3), 7, 8, 9);
+  ck_ok(tl_set_data(t, wide)); /* another dtype: the gradient follows */
+  ck_assert_int_eq(tl_dtype_of(t), TL_FLOAT64);
+  ck_assert(tl_same_storage(t, wide));
+  ck_assert(tl_requires_grad(t));
+  ck_tensor(t, 0, 7, 8, 9);
+  ck_ok(tl_grad(t, &grad));
+  ck_assert_int_eq(tl_dtype_of(grad), TL_FLOAT64);
+  ck_tensor(grad, 0, 4, 5, 6);
+  tl_tensor_free(grad);
+  ck_ok(tl_tensor_retain(t, &same));
+  ck_ok(tl_set_data(t, same)); /* itself: nothing happens */
+  ck_tensor(t, 0, 7, 8, 9);
+  tl_tensor_free(same);
+  ids = TENSOR(TL_INT64, SHAPE(3), 1, 2, 3);
+  ck_fails(tl_set_data(t, ids), TL_ERR_DTYPE, "requires gradients cannot become int64");
+  ck_ok(tl_mul(t, t, &computed));
+  ck_fails(tl_set_data(computed, wide), TL_ERR_STATE, "was computed by mul");
+  matrix = TENSOR(TL_FLOAT32, SHAPE(2, 2), 1, 2, 3, 4);
+  for (int k = 1; k < 3; k++) { /* no memory for the gradient's copy: t is as it was */
+    tl_tensor *low = TENSOR(TL_FLOAT32, SHAPE(3), 0, 0, 0);
+    tl_fail_allocation(k);
+    ck_fails(tl_set_data(t, low), TL_ERR_MEMORY, "");
+    tl_fail_allocation(0);
+    tl_tensor_free(low);
+    ck_tensor(t, 0, 7, 8, 9);
+  }
+  ck_ok(tl_set_data(t, matrix)); /* another shape: no gradient any more */
+  ck_tensor(t, 0, 1, 2, 3, 4);
+  ck_ok(tl_grad(t, &grad));
+  ck_assert_ptr_null(grad);
+  tl_tensor *all[] = {t, g, wide, ids, computed, matrix};
+  for (int i = 0; i < 6; i++) tl_tensor_free(all[i]);
+  ck_assert_int_eq(live_tensors(), 0);
+}
+END_TEST
+
+/* A view keeps the tensor that it was taken from; once that shows other elements it must not be written through. */
+START_TEST(views_outlive_the_data_of_their_base) {
+  for (int released = 0; released < 2; released++) {
+    tl_tensor *base = TENSOR(TL_FLOAT32, SHAPE(3, 2), 1, 2, 3, 4, 5, 6), *view, *small, *w = VECTOR(10, 20), *sum, *grad;
+    tl_walk *walk = NULL;
+    ck_ok(tl_set_requires_grad(w, true));
+    ck_ok(tl_select(base, 0, 2, &view));
+    ck_ok(tl_narrow(base, 0, 0, 1, &small)); /* the same storage: base shrinks away from the view */
+    if (released) tl_tensor_release_storage(base);
+    else ck_ok(tl_set_data(base, small));
+    ck_ok(tl_mul_(view, w));
+    ck_tensor(view, 0, 50, 120);
+    ck_assert(tl_requires_grad(view));
+    ck_assert(!tl_requires_grad(base));
+    ck_ok(tl_sum(view, 0, NULL, false, &sum));
+    ck_ok(tl_backward(sum, NULL, false, &walk));
+    ck_ok(tl_grad(w, &grad));
+    ck_tensor(grad, 0, 5, 6);
+    tl_tensor *all[] = {base, view, small, w, sum, grad};
+    for (int i = 0; i < 6; i++) tl_tensor_free(all[i]);
+  }
+  ck_assert_int_eq(live_tensors(), 0);
+}
+END_TEST
+
 START_TEST(devices_that_are_not_there_say_why) {
   tl_device d;
   ck_fails(tl_device_parse("gpu", &d), TL_ERR_DEVICE, "no device 'gpu'");
@@ -288,4 +355,4 @@ TEST_MAIN("tensor", shapes_strides_and_values_are_what_was_asked_for, impossible
           writing_into_an_expanded_tensor_is_an_error, failed_calls_leave_their_arguments_alone,
           creation_gives_the_usual_values, random_numbers_depend_on_the_seed_alone, philox_gives_the_published_numbers,
           an_interrupt_ends_the_next_operation_and_only_that, released_storage_leaves_an_empty_handle,
-          devices_that_are_not_there_say_why)
+          data_replaces_what_is_behind_a_handle, views_outlive_the_data_of_their_base, devices_that_are_not_there_say_why)
