@@ -9,6 +9,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "backend/backend.h"
 #include "core/tensor.h"
@@ -184,6 +185,8 @@ void tl_thread_exit(void) {
 /* ---- CPU tensor memory ---- */
 
 #define ALIGNMENT 64
+#define HUGE_PAGE (2ull << 20)
+#define HUGE_MIN (4ull << 20)
 #define CPU_CLASSES 88      /* 64 << (c/2), times 1.5 for odd c: up to 2^49 bytes */
 #define CACHE_LIMIT (256ull << 20) /* held for reuse at most */
 
@@ -220,6 +223,19 @@ void tl_cpu_empty_cache(void) {
   pthread_mutex_unlock(&cache.lock);
 }
 
+/* Large matrices step through memory by rows: with 4 KB pages every row is a miss of the address cache, with huge pages
+ * a product of 2048 x 2048 matrices is a tenth faster. Sizes from HUGE_MIN on are multiples of HUGE_PAGE. */
+static void *fresh_block(size_t size) {
+#ifdef MADV_HUGEPAGE
+  if (TL_POOLS && size >= HUGE_MIN) {
+    void *p = aligned_alloc(HUGE_PAGE, size);
+    if (p != NULL) madvise(p, size, MADV_HUGEPAGE); /* only a hint: a refusal does not matter */
+    return p;
+  }
+#endif
+  return aligned_alloc(ALIGNMENT, size);
+}
+
 void *tl_cpu_alloc(size_t bytes) {
   if (tl_allocation_fails()) return NULL;
   int c = cpu_class(bytes);
@@ -236,10 +252,10 @@ void *tl_cpu_alloc(size_t bytes) {
     pthread_mutex_unlock(&cache.lock);
   }
   if (s != NULL) return s;
-  void *p = aligned_alloc(ALIGNMENT, size);
+  void *p = fresh_block(size);
   if (p == NULL) {
     tl_cpu_empty_cache();
-    p = aligned_alloc(ALIGNMENT, size);
+    p = fresh_block(size);
   }
   return p;
 }
