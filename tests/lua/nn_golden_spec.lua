@@ -27,7 +27,20 @@ local function same(what, dtype, expected, t)
   end
 end
 
-local function check_layer(case, dtype)
+-- The same values through other strides.
+local layouts = {
+  contiguous = function(t) return t end,
+  transposed = function(t)
+    if t:dim() < 2 then return t end
+    return t:transpose(1, -1):contiguous():transpose(1, -1)
+  end,
+  narrowed = function(t)
+    if t:dim() == 0 then return t end
+    return tl.cat({ t, t, t }, -1):narrow(-1, t:size(-1) + 1, t:size(-1))
+  end,
+}
+
+local function check_layer(case, dtype, layout)
   local layer = make(case.lua):to(dtype)
   local parameters = layer:parameters()
   for i, p in ipairs(parameters) do
@@ -35,14 +48,14 @@ local function check_layer(case, dtype)
   end
   local x
   if case.ids then
-    x = tl.tensor({ { 0, 1, 4 }, { 1, 2, 1 } }, { dtype = "int64" })
+    x = layout(tl.tensor({ { 0, 1, 4 }, { 1, 2, 1 } }, { dtype = "int64" }))
   else
-    x = numbers.tensor(case.x, 1, { dtype = dtype }):requires_grad_()
+    x = layout(numbers.tensor(case.x, 1, { dtype = dtype })):requires_grad_()
   end
   local y = layer(x)
   same("output", dtype, case.y, y)
   assert.equal(dtype, y.dtype)
-  y:backward(numbers.tensor(y.shape, 2, { dtype = dtype }))
+  y:backward(layout(numbers.tensor(y.shape, 2, { dtype = dtype })))
   if case.gx then same("gradient of the input", dtype, case.gx, x.grad) end
   assert.equal(#case.gp, #parameters)
   for i, p in ipairs(parameters) do same("gradient of parameter " .. i, dtype, case.gp[i], p.grad) end
@@ -54,7 +67,9 @@ end
 describe("layers as PyTorch has them:", function()
   for _, case in ipairs(require "nn_layers") do
     it(case.lua, function()
-      for dtype in pairs(precisions) do check_layer(case, dtype) end
+      for dtype in pairs(precisions) do
+        for _, layout in pairs(layouts) do check_layer(case, dtype, layout) end
+      end
     end)
   end
 end)
@@ -76,21 +91,23 @@ local function value_of(kind, shape, seed)
   return labels(shape, kind == "ignored")
 end
 
-local function check_loss(case, dtype)
+local function check_loss(case, dtype, layout)
   local loss = make(case.lua):to(dtype)
-  local x = value_of(case.kind, case.x, 1):to(dtype):requires_grad_()
-  local target = value_of(case.target, case.x, 3)
+  local x = layout(value_of(case.kind, case.x, 1):to(dtype)):requires_grad_()
+  local target = layout(value_of(case.target, case.x, 3))
   if target.dtype == "float64" then target = target:to(dtype) end
   local y = loss(x, target)
   same("loss", dtype, case.y, y)
-  y:backward(#y.shape > 0 and numbers.tensor(y.shape, 2, { dtype = dtype }) or nil)
+  y:backward(#y.shape > 0 and layout(numbers.tensor(y.shape, 2, { dtype = dtype })) or nil)
   same("gradient", dtype, case.gx, x.grad)
 end
 
 describe("losses as PyTorch has them:", function()
   for _, case in ipairs(require "nn_losses") do
     it(("%s of %s, %s"):format(case.lua, case.kind, case.target), function()
-      for dtype in pairs(precisions) do check_loss(case, dtype) end
+      for dtype in pairs(precisions) do
+        for _, layout in pairs(layouts) do check_loss(case, dtype, layout) end
+      end
     end)
   end
 end)
