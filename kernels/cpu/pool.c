@@ -49,7 +49,7 @@ static inline void load_lanes(const float *x, int64_t stride, floats *lanes) {
   memcpy(&a, x, sizeof a);
   if (stride == 2) {
     memcpy(&b, x + LANES, sizeof b);
-    a = __builtin_shuffle(a, b, (ints){0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30});
+    a = __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
   } else if (stride != 1) {
     for (int i = 0; i < LANES; i++) a[i] = x[i * stride];
   }
