@@ -52,7 +52,7 @@ teardown(function()
   for _, path in ipairs { out, err, inp, script } do os.remove(path) end
 end)
 
-describe("a script", function()
+describe("a script #once", function()
   it("gets its arguments in arg and ...", function()
     local code, text = run("print(arg[0] == 'x', #arg, arg[1], arg[2], ...)", "a", "b c")
     assert.equal(0, code)
@@ -96,7 +96,7 @@ describe("a script", function()
   end)
 end)
 
-describe("an uncaught error", function()
+describe("an uncaught error #once", function()
   it("prints message and traceback, and exits 1", function()
     local code, text, message = run("local function f()\n  error('boom')\nend\nprint 'before'\nf()")
     assert.equal(1, code)
@@ -134,7 +134,7 @@ describe("an uncaught error", function()
   end)
 end)
 
-describe("TLUA_PATH", function()
+describe("TLUA_PATH #once", function()
   it("takes the library from a folder, and a module that is not there from the program", function()
     local folder = os.tmpname()
     os.remove(folder)
@@ -148,7 +148,7 @@ describe("TLUA_PATH", function()
   end)
 end)
 
-describe("an option", function()
+describe("an option #once", function()
   it("-e runs code with tl predefined, several in order", function()
     local code, text = tlua(nil, "-e", "x = (tl.ones(2) + 1):sum():item()", "-eprint(x)")
     assert.equal(0, code)
@@ -200,7 +200,7 @@ describe("an option", function()
   end)
 end)
 
-describe("the REPL", function()
+describe("the REPL #once", function()
   it("prints expressions, keeps globals, joins lines and survives errors", function()
     local lines = {
       "x = 2", "x + 1, 'two'", "=x", "for i = 1, 2 do", "print(i * 10)", "end", "error 'bad'", "nil", "x = = 1",
@@ -226,7 +226,7 @@ describe("the REPL", function()
   end)
 end)
 
-describe("Ctrl-C", function()
+describe("Ctrl-C #once", function()
   local prelude = [[
     local ffi = require 'ffi'
     ffi.cdef 'int kill(int, int); int getpid(void);'
@@ -271,7 +271,7 @@ describe("Ctrl-C", function()
   end)
 end)
 
-describe("a tool", function()
+describe("a tool #once", function()
   it("doctor finds this machine in order", function()
     local code, text = tlua(nil, "doctor")
     assert.truthy(text:find("\nkernels +x86%-64%-v%d\n") or text:find("\nkernels +generic\n"))
@@ -299,7 +299,7 @@ describe("a tool", function()
   end)
 end)
 
-describe("start-up", function()
+describe("start-up #once", function()
   it("stays under its budget of 20 ms of processor time, the first operation included", function()
     local best = math.huge
     for _ = 1, 5 do

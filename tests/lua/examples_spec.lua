@@ -34,7 +34,7 @@ local function exists(path)
   return file ~= nil
 end
 
-describe("examples/article", function()
+describe("examples/article #once", function()
   it("1-parallel.lua learns the weights", function()
     local _, text = run "article/1-parallel.lua"
     local losses = numbers_after(text, "mean loss")
@@ -74,7 +74,7 @@ describe("examples/article", function()
   end)
 end)
 
-describe("examples/fashion.lua", function()
+describe("examples/fashion.lua #once", function()
   it("learns, saves its best model, and repeats itself exactly", function()
     if not exists "/usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.gz" then
       return pending "needs dataset-fashion-mnist"

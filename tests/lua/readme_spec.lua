@@ -1,5 +1,5 @@
 -- readme_spec.lua: what README.md shows works as shown.
-describe("README.md", function()
+describe("README.md #once", function()
   it("has a first script that trains and saves", function()
     local file = assert(io.open("README.md"))
     local source = file:read("*a"):match("\n```lua\n(.-)\n```")
