@@ -34,10 +34,14 @@ end
 
 local stats = base.ffi.new("tl_memory_stats")
 local function live_tensors()
-  base.collect()
-  base.collect()
-  base.check(base.C.tl_memory(0, stats))
-  return stats.tensors
+  local left
+  jit.flush() -- compiled traces hold what they were specialised to
+  repeat -- what a finaliser lets go has finalisers, too
+    left = stats.tensors
+    base.collect()
+    base.check(base.C.tl_memory(0, stats))
+  until stats.tensors == left
+  return left
 end
 
 local before = live_tensors()
