@@ -13,8 +13,8 @@ typedef struct tl_philox {
 } tl_philox;
 
 /* Written for scalars and for loops over counters alike: 32-bit lanes, no branch. */
-TL_FN void tl_philox_words(uint32_t k0, uint32_t k1, uint32_t low, uint32_t high, uint32_t *w0, uint32_t *w1, uint32_t *w2,
-                           uint32_t *w3) {
+TL_FN void tl_philox_words(uint32_t k0, uint32_t k1, uint32_t low, uint32_t high, uint32_t *w0, uint32_t *w1,
+                           uint32_t *w2, uint32_t *w3) {
   uint32_t c0 = low, c1 = high, c2 = 0, c3 = 0;
 #pragma GCC unroll 10
   for (int round = 0; round < 10; round++) {
@@ -35,8 +35,8 @@ TL_FN void tl_philox_words(uint32_t k0, uint32_t k1, uint32_t low, uint32_t high
 
 TL_FN tl_philox tl_philox_block(uint64_t seed, uint64_t counter) {
   tl_philox r;
-  tl_philox_words((uint32_t)seed, (uint32_t)(seed >> 32), (uint32_t)counter, (uint32_t)(counter >> 32), &r.word[0], &r.word[1],
-                  &r.word[2], &r.word[3]);
+  tl_philox_words((uint32_t)seed, (uint32_t)(seed >> 32), (uint32_t)counter, (uint32_t)(counter >> 32), &r.word[0],
+                  &r.word[1], &r.word[2], &r.word[3]);
   return r;
 }
 

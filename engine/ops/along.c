@@ -44,7 +44,8 @@ static tl_status places(const char *op, bool largest, tl_tensor *x, int d, tl_te
   int64_t shape[TL_MAX_DIMS];
   for (int i = 0; i < x->ndim; i++) shape[i] = i == d ? 1 : x->shape[i];
   if (x->ndim > 0 && x->shape[d] == 0)
-    return TL_FAIL(TL_ERR_SHAPE, op, "dim %lld of %s is empty: there is no element to choose", (long long)tl_position(d), tl_shape_of(x));
+    return TL_FAIL(TL_ERR_SHAPE, op, "dim %lld of %s is empty: there is no element to choose",
+                   (long long)tl_position(d), tl_shape_of(x));
   tl_tensor *flat, *ids = NULL;
   bool former = tl_set_grad_enabled(false);
   tl_status st = tl_contiguous(x, &flat);
@@ -68,7 +69,8 @@ static tl_status drop_dim(tl_tensor **t, int d) {
   return TL_OK;
 }
 
-static tl_status extreme(const tl_node_class *cls, bool largest, tl_tensor *x, int d, bool keepdim, tl_tensor **values, tl_tensor **ids) {
+static tl_status extreme(const tl_node_class *cls, bool largest, tl_tensor *x, int d, bool keepdim, tl_tensor **values,
+                         tl_tensor **ids) {
   TL_TRY(tl_check_dim(cls->name, x->ndim, &d));
   tl_tensor *at = NULL, *v = NULL;
   bool former = tl_set_grad_enabled(false);
@@ -105,8 +107,12 @@ static tl_status arg(const char *op, bool largest, tl_tensor *x, int d, bool kee
   return tl_give(st, ids, out);
 }
 
-tl_status tl_argmax(tl_tensor *x, int d, bool keepdim, tl_tensor **out) { return arg("argmax", true, x, d, keepdim, out); }
-tl_status tl_argmin(tl_tensor *x, int d, bool keepdim, tl_tensor **out) { return arg("argmin", false, x, d, keepdim, out); }
+tl_status tl_argmax(tl_tensor *x, int d, bool keepdim, tl_tensor **out) {
+  return arg("argmax", true, x, d, keepdim, out);
+}
+tl_status tl_argmin(tl_tensor *x, int d, bool keepdim, tl_tensor **out) {
+  return arg("argmin", false, x, d, keepdim, out);
+}
 
 static tl_status arg_all(const char *op, bool largest, tl_tensor *x, tl_tensor **out) {
   tl_tensor *flat;
@@ -156,7 +162,8 @@ tl_status tl_cumsum(tl_tensor *x, int d, tl_tensor **out) {
 /* ---- sort, topk ---- */
 
 /* The first k in order along d. */
-static tl_status ordered(const tl_node_class *cls, tl_tensor *x, int d, int64_t k, bool descending, tl_tensor **values, tl_tensor **ids) {
+static tl_status ordered(const tl_node_class *cls, tl_tensor *x, int d, int64_t k, bool descending, tl_tensor **values,
+                         tl_tensor **ids) {
   TL_KERNEL(x, sort, cls->name);
   int64_t shape[TL_MAX_DIMS];
   for (int i = 0; i < x->ndim; i++) shape[i] = i == d ? k : x->shape[i];

@@ -48,18 +48,20 @@ tl_status tl_checked_ids(const char *op, const tl_tensor *x, int d, tl_tensor *i
     for (int k = flat->ndim - 1; k >= 0; k--) index[k] = rest % flat->shape[k], rest /= flat->shape[k];
     st = tl_get(flat, flat->ndim, index, &id);
     if (st == TL_OK && limit == 0)
-      st = TL_FAIL(TL_ERR_INDEX, op, "dim %lld of %s is empty: there is nothing that id %.0f could name", (long long)tl_position(d),
-                   tl_shape_of(x), id);
+      st = TL_FAIL(TL_ERR_INDEX, op, "dim %lld of %s is empty: there is nothing that id %.0f could name",
+                   (long long)tl_position(d), tl_shape_of(x), id);
     else if (st == TL_OK)
       st = TL_FAIL(TL_ERR_INDEX, op, "id %.0f at position (%s) of the ids is outside 0..%lld, dim %lld of %s", id,
-                   place_text(flat, bad, place, sizeof place), (long long)(limit - 1), (long long)tl_position(d), tl_shape_of(x));
+                   place_text(flat, bad, place, sizeof place), (long long)(limit - 1), (long long)tl_position(d),
+                   tl_shape_of(x));
   }
   return tl_give(st, flat, out);
 }
 
 static tl_status check_same_dtype(const char *op, const tl_tensor *x, const tl_tensor *src) {
   if (x->dtype == src->dtype) return TL_OK;
-  return TL_FAIL(TL_ERR_DTYPE, op, "%s values do not add to a %s tensor", tl_dtype_name(src->dtype), tl_dtype_name(x->dtype));
+  return TL_FAIL(TL_ERR_DTYPE, op, "%s values do not add to a %s tensor", tl_dtype_name(src->dtype),
+                 tl_dtype_name(x->dtype));
 }
 
 static tl_status check_adds(const char *op, const tl_tensor *x, const tl_tensor *src) {
@@ -92,7 +94,8 @@ static tl_status add_rows(tl_tensor *y, int d, tl_tensor *ids, tl_tensor *x, dou
   tl_tensor *flat;
   TL_TRY(tl_contiguous(x, &flat));
   tl_along a = tl_along_dim(y, d);
-  tl_status st = tl_kernels_of(y)->index_add(y->dtype, tl_data(flat), a.outer, a.n, a.inner, ids->numel, tl_data(ids), alpha, tl_data(y));
+  tl_status st = tl_kernels_of(y)->index_add(y->dtype, tl_data(flat), a.outer, a.n, a.inner, ids->numel, tl_data(ids),
+                                             alpha, tl_data(y));
   tl_tensor_free(flat);
   return st;
 }
@@ -191,7 +194,8 @@ tl_status tl_index_add_(tl_tensor *x, int d, tl_tensor *ids, tl_tensor *src, dou
   TL_TRY(check_adds("index_add_", x, src));
   TL_TRY(check_rows(x, d, ids, src));
   if (!tl_is_floating(x->dtype) && alpha != (double)(int64_t)alpha)
-    return TL_FAIL(TL_ERR_VALUE, "index_add_", "alpha %g is no integer, and the tensor is %s", alpha, tl_dtype_name(x->dtype));
+    return TL_FAIL(TL_ERR_VALUE, "index_add_", "alpha %g is no integer, and the tensor is %s", alpha,
+                   tl_dtype_name(x->dtype));
   tl_tensor *checked;
   bool former = tl_set_grad_enabled(false);
   tl_status st = tl_checked_ids("index_add_", x, d, ids, &checked);
@@ -226,11 +230,12 @@ static int64_t step_bytes(const tl_tensor *x, int d) {
 /* ids may be smaller than x in every dim but d. */
 static tl_status check_inside(const char *op, const char *what, const tl_tensor *x, int d, const tl_tensor *ids) {
   if (ids->ndim != x->ndim)
-    return TL_FAIL(TL_ERR_SHAPE, op, "ids of %s for %s of %s: the number of dims differs", tl_shape_of(ids), what, tl_shape_of(x));
+    return TL_FAIL(TL_ERR_SHAPE, op, "ids of %s for %s of %s: the number of dims differs", tl_shape_of(ids), what,
+                   tl_shape_of(x));
   for (int i = 0; i < x->ndim; i++)
     if (i != d && ids->shape[i] > x->shape[i])
-      return TL_FAIL(TL_ERR_SHAPE, op, "ids of %s reach outside %s of %s in dim %lld", tl_shape_of(ids), what, tl_shape_of(x),
-                     (long long)tl_position(i));
+      return TL_FAIL(TL_ERR_SHAPE, op, "ids of %s reach outside %s of %s in dim %lld", tl_shape_of(ids), what,
+                     tl_shape_of(x), (long long)tl_position(i));
   return TL_OK;
 }
 

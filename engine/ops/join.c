@@ -48,7 +48,8 @@ static const tl_node_class cat_class = {"cat", cat_backward, NULL};
 static bool is_skipped(const tl_tensor *t) { return t->ndim == 1 && t->shape[0] == 0; }
 
 /* The result's shape and dtype from n >= 1 tensors; *first is one that is not skipped (NULL: all are). */
-static tl_status check_joined(const char *op, int n, tl_tensor *const *tensors, int *d, int64_t *shape, int *dtype, tl_tensor **first) {
+static tl_status check_joined(const char *op, int n, tl_tensor *const *tensors, int *d, int64_t *shape, int *dtype,
+                              tl_tensor **first) {
   int64_t sum = 0;
   *first = NULL;
   *dtype = tensors[0]->dtype;
@@ -66,9 +67,10 @@ static tl_status check_joined(const char *op, int n, tl_tensor *const *tensors, 
     bool fits = t->ndim == (*first)->ndim;
     for (int k = 0; k < t->ndim && fits; k++) fits = k == *d || t->shape[k] == shape[k];
     if (!fits)
-      return TL_FAIL(TL_ERR_SHAPE, op, "tensor %lld of %s does not join %s along dim %lld", (long long)tl_position(i), tl_shape_of(t),
-                     tl_shape_of(*first), (long long)tl_position(*d));
-    if (__builtin_add_overflow(sum, t->shape[*d], &sum)) return TL_FAIL(TL_ERR_SHAPE, op, "the sum of the sizes is too big");
+      return TL_FAIL(TL_ERR_SHAPE, op, "tensor %lld of %s does not join %s along dim %lld", (long long)tl_position(i),
+                     tl_shape_of(t), tl_shape_of(*first), (long long)tl_position(*d));
+    if (__builtin_add_overflow(sum, t->shape[*d], &sum))
+      return TL_FAIL(TL_ERR_SHAPE, op, "the sum of the sizes is too big");
   }
   if (*first == NULL) {
     TL_TRY(tl_check_dim(op, 1, d));
@@ -135,8 +137,8 @@ tl_status tl_stack(int n, tl_tensor *const *tensors, int d, tl_tensor **out) {
   TL_TRY(tl_check_dim("stack", tensors[0]->ndim + 1, &d));
   for (int i = 1; i < n; i++)
     if (!tl_same_shape(tensors[0], tensors[i]))
-      return TL_FAIL(TL_ERR_SHAPE, "stack", "tensor %lld of %s does not stack on %s", (long long)tl_position(i), tl_shape_of(tensors[i]),
-                     tl_shape_of(tensors[0]));
+      return TL_FAIL(TL_ERR_SHAPE, "stack", "tensor %lld of %s does not stack on %s", (long long)tl_position(i),
+                     tl_shape_of(tensors[i]), tl_shape_of(tensors[0]));
   tl_tensor **views = tl_host_calloc((size_t)n, sizeof *views);
   if (views == NULL) return TL_FAIL(TL_ERR_MEMORY, "stack", "no memory for %d inputs", n);
   tl_status st = TL_OK;
@@ -175,11 +177,14 @@ static tl_status own_copy(const tl_tensor *x, tl_tensor *y, tl_tensor **out) {
 
 tl_status tl_tile(tl_tensor *x, int n, const int64_t *repeats, tl_tensor **out) {
   int ndim = n > x->ndim ? n : x->ndim;
-  if (n < 0 || ndim > TL_MAX_DIMS) return TL_FAIL(TL_ERR_SHAPE, "tile", "%d repeats, a tensor has 0 to %d dims", n, TL_MAX_DIMS);
+  if (n < 0 || ndim > TL_MAX_DIMS)
+    return TL_FAIL(TL_ERR_SHAPE, "tile", "%d repeats, a tensor has 0 to %d dims", n, TL_MAX_DIMS);
   int64_t shape[TL_MAX_DIMS];
   for (int d = 0; d < ndim; d++) shape[d] = d < ndim - x->ndim ? 1 : x->shape[d - (ndim - x->ndim)];
   for (int i = 0; i < n; i++)
-    if (repeats[i] < 0) return TL_FAIL(TL_ERR_VALUE, "tile", "%lld repeats of dim %lld", (long long)repeats[i], (long long)tl_position(i));
+    if (repeats[i] < 0)
+      return TL_FAIL(TL_ERR_VALUE, "tile", "%lld repeats of dim %lld", (long long)repeats[i],
+                     (long long)tl_position(i));
   tl_tensor *y = NULL;
   tl_status st = tl_reshape(x, ndim, shape, &y);
   for (int d = ndim - 1; d >= 0 && st == TL_OK; d--) {
@@ -264,8 +269,8 @@ static tl_status cut(const char *op, tl_tensor *x, const triangle *t, tl_tensor 
   st = tl_empty_like(x, x->dtype, &y);
   if (st == TL_OK && y->numel > 0) {
     int64_t rows = x->shape[x->ndim - 2], columns = x->shape[x->ndim - 1];
-    st = tl_kernels_of(x)->triangle(tl_dtype_size(x->dtype), tl_data(flat), x->numel / (rows * columns), rows, columns, t->diagonal,
-                                    t->upper, tl_data(y));
+    st = tl_kernels_of(x)->triangle(tl_dtype_size(x->dtype), tl_data(flat), x->numel / (rows * columns), rows, columns,
+                                    t->diagonal, t->upper, tl_data(y));
   }
   tl_tensor_free(flat);
   return tl_give(st, y, out);
@@ -288,5 +293,9 @@ static tl_status triangular(const tl_node_class *cls, tl_tensor *x, int64_t diag
   return tl_give(tl_record1(cls, y, 1, &x, 0, NULL, &t, sizeof t), y, out);
 }
 
-tl_status tl_triu(tl_tensor *x, int64_t diagonal, tl_tensor **out) { return triangular(&triu_class, x, diagonal, true, out); }
-tl_status tl_tril(tl_tensor *x, int64_t diagonal, tl_tensor **out) { return triangular(&tril_class, x, diagonal, false, out); }
+tl_status tl_triu(tl_tensor *x, int64_t diagonal, tl_tensor **out) {
+  return triangular(&triu_class, x, diagonal, true, out);
+}
+tl_status tl_tril(tl_tensor *x, int64_t diagonal, tl_tensor **out) {
+  return triangular(&tril_class, x, diagonal, false, out);
+}

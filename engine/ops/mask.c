@@ -58,7 +58,8 @@ static tl_status count_classes(tl_tensor *ids, int64_t *classes) {
 tl_status tl_one_hot(tl_tensor *ids, int64_t classes, tl_tensor **out) {
   if (tl_is_floating(ids->dtype) || ids->dtype == TL_BOOL)
     return TL_FAIL(TL_ERR_DTYPE, "one_hot", "ids must be integers, got %s", tl_dtype_name(ids->dtype));
-  if (ids->ndim == TL_MAX_DIMS) return TL_FAIL(TL_ERR_SHAPE, "one_hot", "%s has %d dims already", tl_shape_of(ids), TL_MAX_DIMS);
+  if (ids->ndim == TL_MAX_DIMS)
+    return TL_FAIL(TL_ERR_SHAPE, "one_hot", "%s has %d dims already", tl_shape_of(ids), TL_MAX_DIMS);
   if (classes == -1) TL_TRY(count_classes(ids, &classes));
   if (classes < 1) return TL_FAIL(TL_ERR_VALUE, "one_hot", "%lld classes", (long long)classes);
   int64_t shape[TL_MAX_DIMS], one = 1;

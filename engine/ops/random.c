@@ -31,7 +31,8 @@ static tl_status fill(const char *op, int kind, tl_tensor *t, double p, double q
 
 tl_status tl_uniform_(tl_tensor *t, double low, double high, tl_generator *g) {
   TL_TRY(tl_check_floating("uniform_", t));
-  if (!(low <= high) || !isfinite(high - low)) return TL_FAIL(TL_ERR_VALUE, "uniform_", "the range %g to %g is empty", low, high);
+  if (!(low <= high) || !isfinite(high - low))
+    return TL_FAIL(TL_ERR_VALUE, "uniform_", "the range %g to %g is empty", low, high);
   return fill("uniform_", TL_RANDOM_UNIFORM, t, low, high, g);
 }
 
@@ -59,7 +60,8 @@ tl_status tl_bernoulli_(tl_tensor *t, double p, tl_generator *g) {
 tl_status tl_randperm(int64_t n, int dtype, tl_device device, tl_generator *g, tl_tensor **out) {
   if (n < 0) return TL_FAIL(TL_ERR_VALUE, "randperm", "%lld elements asked for", (long long)n);
   if (dtype == TL_BOOL || (dtype == TL_UINT8 && n > 256) || (dtype == TL_INT32 && n > INT32_MAX))
-    return TL_FAIL(TL_ERR_DTYPE, "randperm", "%s does not hold the numbers 0..%lld", tl_dtype_name(dtype), (long long)(n - 1));
+    return TL_FAIL(TL_ERR_DTYPE, "randperm", "%s does not hold the numbers 0..%lld", tl_dtype_name(dtype),
+                   (long long)(n - 1));
   const tl_backend *b;
   TL_TRY(tl_backend_open(device, &b));
   tl_tensor *order;
@@ -72,7 +74,8 @@ tl_status tl_randperm(int64_t n, int dtype, tl_device device, tl_generator *g, t
   return st;
 }
 
-static const char *const bad_weights[] = {"are negative", "are not finite", "are all zero", "leave too few non-zero ones"};
+static const char *const bad_weights[] = {"are negative", "are not finite", "are all zero",
+                                          "leave too few non-zero ones"};
 
 /* What is wrong with a row of weights: an index of bad_weights, or -1. */
 static int fault_of(const double *w, int64_t c, int64_t needed) {
@@ -94,8 +97,8 @@ static tl_status check_weights(const tl_tensor *host, int64_t rows, int64_t c, i
   for (int64_t r = 0; r < rows && n > 0; r++) {
     int fault = fault_of(w + r * c, c, replacement ? 1 : n);
     if (fault >= 0)
-      return TL_FAIL(TL_ERR_VALUE, "multinomial", "row %lld of the weights cannot be drawn from: they %s", (long long)tl_position(r),
-                     bad_weights[fault]);
+      return TL_FAIL(TL_ERR_VALUE, "multinomial", "row %lld of the weights cannot be drawn from: they %s",
+                     (long long)tl_position(r), bad_weights[fault]);
   }
   return TL_OK;
 }
@@ -119,7 +122,8 @@ tl_status tl_multinomial(const tl_tensor *weights, int64_t n, bool replacement, 
   if (weights->ndim == 0) return TL_FAIL(TL_ERR_SHAPE, "multinomial", "weights are at least 1-d");
   int64_t c = weights->shape[weights->ndim - 1];
   if (n < 0) return TL_FAIL(TL_ERR_VALUE, "multinomial", "%lld draws", (long long)n);
-  if (n > 0 && c == 0) return TL_FAIL(TL_ERR_SHAPE, "multinomial", "weights of %s hold nothing to draw", tl_shape_of(weights));
+  if (n > 0 && c == 0)
+    return TL_FAIL(TL_ERR_SHAPE, "multinomial", "weights of %s hold nothing to draw", tl_shape_of(weights));
   if (!replacement && n > c)
     return TL_FAIL(TL_ERR_VALUE, "multinomial", "%lld draws without replacement from %lld", (long long)n, (long long)c);
   bool former = tl_set_grad_enabled(false);
@@ -151,7 +155,8 @@ static tl_status drop(tl_tensor *x, const mask *m, tl_tensor **out) {
   tl_set_grad_enabled(former);
   TL_TRY(st);
   st = tl_empty_like(x, x->dtype, &y);
-  if (st == TL_OK) st = tl_kernels_of(x)->dropout(x->dtype, tl_data(flat), tl_data(y), x->numel, m->seed, m->offset, m->p);
+  if (st == TL_OK)
+    st = tl_kernels_of(x)->dropout(x->dtype, tl_data(flat), tl_data(y), x->numel, m->seed, m->offset, m->p);
   tl_tensor_free(flat);
   return tl_give(st, y, out);
 }

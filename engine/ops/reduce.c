@@ -18,7 +18,8 @@ tl_status tl_reducing_init(const char *op, const tl_tensor *x, int n, const int 
   return TL_OK;
 }
 
-tl_status tl_reduce(const char *op, int kind, tl_tensor *x, const tl_reducing *r, bool keepdim, int dtype, tl_tensor **out) {
+tl_status tl_reduce(const char *op, int kind, tl_tensor *x, const tl_reducing *r, bool keepdim, int dtype,
+                    tl_tensor **out) {
   int64_t shape[TL_MAX_DIMS];
   int ndim = 0, reduced;
   for (int d = 0; d < x->ndim; d++) {
@@ -51,8 +52,8 @@ tl_status tl_check_nonempty(const char *op, const tl_tensor *x, const tl_reducin
   if (r->count > 0) return TL_OK;
   for (int d = 0; d < x->ndim; d++)
     if (r->mask & 1u << d && x->shape[d] == 0)
-      return TL_FAIL(TL_ERR_SHAPE, op, "dim %lld of %s is empty: there is no element to choose", (long long)tl_position(d),
-                     tl_shape_of(x));
+      return TL_FAIL(TL_ERR_SHAPE, op, "dim %lld of %s is empty: there is no element to choose",
+                     (long long)tl_position(d), tl_shape_of(x));
   return TL_OK;
 }
 
@@ -141,7 +142,8 @@ static tl_status extreme_backward(tl_node *n, tl_tensor *const *grad_out, tl_ten
 static const tl_node_class amax_class = {"amax", extreme_backward, NULL};
 static const tl_node_class amin_class = {"amin", extreme_backward, NULL};
 
-static tl_status extreme(const tl_node_class *cls, int kind, tl_tensor *x, int n, const int *dims, bool keepdim, tl_tensor **out) {
+static tl_status extreme(const tl_node_class *cls, int kind, tl_tensor *x, int n, const int *dims, bool keepdim,
+                         tl_tensor **out) {
   tl_reducing r;
   TL_TRY(tl_reducing_init(cls->name, x, n, dims, 0, &r));
   TL_TRY(tl_check_nonempty(cls->name, x, &r));

@@ -16,7 +16,8 @@ typedef struct tl_reducing {
 
 tl_status tl_reducing_init(const char *op, const tl_tensor *x, int n, const int *dims, double p, tl_reducing *r);
 /* y = the reduction, unrecorded */
-tl_status tl_reduce(const char *op, int kind, tl_tensor *x, const tl_reducing *r, bool keepdim, int dtype, tl_tensor **out);
+tl_status tl_reduce(const char *op, int kind, tl_tensor *x, const tl_reducing *r, bool keepdim, int dtype,
+                    tl_tensor **out);
 /* t (of the result's shape, with or without its reduced dims) with the reduced dims as size 1: broadcasts against x */
 tl_status tl_reduced_view(const tl_reducing *r, tl_tensor *t, tl_tensor **out);
 /* the same, expanded to x's shape */

@@ -179,7 +179,8 @@ static tl_status norm_backward(tl_node *n, tl_tensor *const *grad_out, tl_tensor
   if (r->p == 0) return tl_full(x->ndim, x->shape, 0, x->dtype, x->device, &grad_in[0]);
   tl_status st = tl_reduced_view(r, y, &kept);
   if (st == TL_OK) st = tl_reduced_view(r, grad_out[0], &g);
-  if (st == TL_OK) st = isinf(r->p) ? share_extreme(r, x, kept, g, &grad_in[0]) : power_gradient(r->p, x, kept, g, &grad_in[0]);
+  if (st == TL_OK)
+    st = isinf(r->p) ? share_extreme(r, x, kept, g, &grad_in[0]) : power_gradient(r->p, x, kept, g, &grad_in[0]);
   tl_tensor_free(kept);
   tl_tensor_free(g);
   return st;

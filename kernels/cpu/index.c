@@ -19,7 +19,7 @@ tl_status tl_cpu_find_bad_id(const int64_t *ids, int64_t n, int64_t limit, int64
 
 /* ---- rows ---- */
 
-#define SELECT(T)                                                                                    \
+#define SELECT(T) \
   for (int64_t j = 0; j < m; j++) ((T *)dst)[j] = ((const T *)src)[ids[j]];
 
 /* Single elements: rows of inner size 1. */
@@ -47,20 +47,20 @@ tl_status tl_cpu_index_select(size_t size, const void *x, int64_t outer, int64_t
   return TL_OK;
 }
 
-#define ADD_ROWS(NAME, T, SUM)                                                                                     \
-  static void add_##NAME(const void *x_, int64_t outer, int64_t n, int64_t inner, int64_t first, int64_t end, int64_t m, \
-                         const int64_t *ids, double alpha_, void *y_) {                                            \
-    const T *x = x_, alpha = (T)alpha_;                                                                            \
-    T *y = y_;                                                                                                     \
-    for (int64_t o = 0; o < outer; o++)                                                                            \
-      for (int64_t j = 0; j < m; j++) {                                                                            \
-        const T *src = x + (o * m + j) * inner;                                                                    \
-        T *dst = y + (o * n + ids[j]) * inner;                                                                     \
-        _Pragma("omp simd") for (int64_t i = first; i < end; i++) {                                                \
-          const T a = dst[i], b = src[i];                                                                          \
-          dst[i] = SUM;                                                                                            \
-        }                                                                                                          \
-      }                                                                                                            \
+#define ADD_ROWS(NAME, T, SUM)                                                                                \
+  static void add_##NAME(const void *x_, int64_t outer, int64_t n, int64_t inner, int64_t first, int64_t end, \
+                         int64_t m, const int64_t *ids, double alpha_, void *y_) {                            \
+    const T *x = x_, alpha = (T)alpha_;                                                                       \
+    T *y = y_;                                                                                                \
+    for (int64_t o = 0; o < outer; o++)                                                                       \
+      for (int64_t j = 0; j < m; j++) {                                                                       \
+        const T *src = x + (o * m + j) * inner;                                                               \
+        T *dst = y + (o * n + ids[j]) * inner;                                                                \
+        _Pragma("omp simd") for (int64_t i = first; i < end; i++) {                                           \
+          const T a = dst[i], b = src[i];                                                                     \
+          dst[i] = SUM;                                                                                       \
+        }                                                                                                     \
+      }                                                                                                       \
   }
 ADD_ROWS(f32, float, a + alpha * b)
 ADD_ROWS(f64, double, a + alpha * b)
@@ -73,8 +73,8 @@ static tl_status no_sum(int dtype) {
 }
 
 /* Threads share the columns, so that each sum has one owner and its fixed order. */
-tl_status tl_cpu_index_add(int dtype, const void *x, int64_t outer, int64_t n, int64_t inner, int64_t m, const int64_t *ids,
-                           double alpha, void *y) {
+tl_status tl_cpu_index_add(int dtype, const void *x, int64_t outer, int64_t n, int64_t inner, int64_t m,
+                           const int64_t *ids, double alpha, void *y) {
   void (*add)(const void *, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, const int64_t *, double, void *) =
       dtype == TL_FLOAT32   ? add_f32
       : dtype == TL_FLOAT64 ? add_f64
@@ -105,8 +105,8 @@ static void row_at(const tl_iter *it, int64_t row, char *at[3]) {
   }
 }
 
-#define GATHER(T)                                                                  \
-  for (int64_t k = 0; k < width; k++, dst += a, id += b, src += c)                 \
+#define GATHER(T)                                                  \
+  for (int64_t k = 0; k < width; k++, dst += a, id += b, src += c) \
     *(T *)dst = *(const T *)(src + *(const int64_t *)id * stride);
 
 tl_status tl_cpu_gather(const tl_iter *it, int64_t stride) {
@@ -130,10 +130,10 @@ tl_status tl_cpu_gather(const tl_iter *it, int64_t stride) {
   return TL_OK;
 }
 
-#define SCATTER(T, U)                                                              \
-  for (int64_t k = 0; k < width; k++, dst += a, id += b, src += c) {               \
-    T *to = (T *)(dst + *(const int64_t *)id * stride);                            \
-    *to = (T)((U)*to + (U)*(const T *)src);                                        \
+#define SCATTER(T, U)                                                \
+  for (int64_t k = 0; k < width; k++, dst += a, id += b, src += c) { \
+    T *to = (T *)(dst + *(const int64_t *)id * stride);              \
+    *to = (T)((U)*to + (U) * (const T *)src);                        \
   }
 
 tl_status tl_cpu_scatter_add(const tl_iter *it, int64_t stride) {

@@ -104,7 +104,8 @@ static void chunk_f64(double *out, int kind, uint64_t seed, uint64_t first, int 
     }
     case TL_RANDOM_INTEGER: /* p + floor(u * (q-p)), without floating-point bias for ranges below 2^32 */
       for (int i = 0; i < n; i++)
-        out[i] = p + (range >> 32 == 0 ? (double)((uint64_t)w[i] * range >> 32) : floor((q - p) * ((double)w[i] * 0x1p-32)));
+        out[i] =
+            p + (range >> 32 == 0 ? (double)((uint64_t)w[i] * range >> 32) : floor((q - p) * ((double)w[i] * 0x1p-32)));
       break;
     case TL_RANDOM_BERNOULLI:
       for (int i = 0; i < n; i++) out[i] = tl_unit_f32(w[i]) < (float)p ? 1 : 0;
@@ -112,7 +113,8 @@ static void chunk_f64(double *out, int kind, uint64_t seed, uint64_t first, int 
   }
 }
 
-static void range(int kind, const tl_iter *it, uint64_t seed, uint64_t offset, double p, double q, int64_t first, int64_t end) {
+static void range(int kind, const tl_iter *it, uint64_t seed, uint64_t offset, double p, double q, int64_t first,
+                  int64_t end) {
   const tl_operand *o = &it->op[0];
   int inner = it->ndim - 1;
   int64_t width = it->shape[inner], stride = o->stride[inner];
@@ -159,24 +161,25 @@ tl_status tl_cpu_random(int kind, const tl_iter *it, uint64_t seed, uint64_t off
 /* ---- dropout ---- */
 
 /* y = x * scale where the number is at least p, else 0 */
-#define DROP(NAME, T)                                                                                                \
-  static void drop_##NAME(int dtype, const char *x, char *y, int64_t first, int64_t end, uint64_t seed, uint64_t offset, double p) { \
-    int64_t size = (int64_t)tl_dtype_size(dtype);                                                                    \
-    /* a number is a multiple of 2^-24: it is below p exactly if its integer is below p * 2^24 rounded up */         \
-    const uint32_t limit = (uint32_t)ceil(p * 0x1p24);                                                               \
-    const T scale = (T)(p < 1 ? 1 / (1 - p) : 0);                                                                    \
-    T buffer[TL_CHUNK];                                                                                              \
-    uint32_t raw[TL_CHUNK + 4];                                                                                      \
-    for (; first < end; first += TL_CHUNK) {                                                                         \
-      int n = end - first < TL_CHUNK ? (int)(end - first) : TL_CHUNK;                                                \
-      bool direct = sizeof(T) == (size_t)size;                                                                       \
-      const uint32_t *w = words(raw, seed, offset + (uint64_t)first, n);                                             \
-      const T *from = direct ? (const T *)(x + first * size) : buffer;                                               \
-      T *to = direct ? (T *)(y + first * size) : buffer;                                                             \
-      if (!direct) tl_load_##NAME(buffer, dtype, x + first * size, size, n);                                         \
-      _Pragma("omp simd") for (int i = 0; i < n; i++) to[i] = w[i] >> 8 < limit ? (T)0 : from[i] * scale;            \
-      if (!direct) tl_store_##NAME(y + first * size, dtype, size, buffer, n);                                        \
-    }                                                                                                                \
+#define DROP(NAME, T)                                                                                        \
+  static void drop_##NAME(int dtype, const char *x, char *y, int64_t first, int64_t end, uint64_t seed,      \
+                          uint64_t offset, double p) {                                                       \
+    int64_t size = (int64_t)tl_dtype_size(dtype);                                                            \
+    /* a number is a multiple of 2^-24: it is below p exactly if its integer is below p * 2^24 rounded up */ \
+    const uint32_t limit = (uint32_t)ceil(p * 0x1p24);                                                       \
+    const T scale = (T)(p < 1 ? 1 / (1 - p) : 0);                                                            \
+    T buffer[TL_CHUNK];                                                                                      \
+    uint32_t raw[TL_CHUNK + 4];                                                                              \
+    for (; first < end; first += TL_CHUNK) {                                                                 \
+      int n = end - first < TL_CHUNK ? (int)(end - first) : TL_CHUNK;                                        \
+      bool direct = sizeof(T) == (size_t)size;                                                               \
+      const uint32_t *w = words(raw, seed, offset + (uint64_t)first, n);                                     \
+      const T *from = direct ? (const T *)(x + first * size) : buffer;                                       \
+      T *to = direct ? (T *)(y + first * size) : buffer;                                                     \
+      if (!direct) tl_load_##NAME(buffer, dtype, x + first * size, size, n);                                 \
+      _Pragma("omp simd") for (int i = 0; i < n; i++) to[i] = w[i] >> 8 < limit ? (T)0 : from[i] * scale;    \
+      if (!direct) tl_store_##NAME(y + first * size, dtype, size, buffer, n);                                \
+    }                                                                                                        \
   }
 DROP(f32, float)
 DROP(f64, double)
@@ -215,7 +218,8 @@ static double unit_at(uint64_t seed, uint64_t at) { /* at is even */
 }
 
 /* With replacement: the place where the running sum passes u * total. */
-static void draw(const double *weights, double *sums, int64_t c, int64_t n, uint64_t seed, uint64_t offset, int64_t *out) {
+static void draw(const double *weights, double *sums, int64_t c, int64_t n, uint64_t seed, uint64_t offset,
+                 int64_t *out) {
   double total = 0;
   int64_t last = 0; /* the last place with weight: where rounding must not lead past */
   for (int64_t i = 0; i < c; i++) {
@@ -235,8 +239,8 @@ static void draw(const double *weights, double *sums, int64_t c, int64_t n, uint
 }
 
 /* Without: the n smallest of Exponential(weight) (Efraimidis & Spirakis 2006), drawn in that order. times: room for c + n. */
-static tl_status draw_distinct(const double *weights, double *times, int64_t c, int64_t n, uint64_t seed, uint64_t offset,
-                               int64_t *out) {
+static tl_status draw_distinct(const double *weights, double *times, int64_t c, int64_t n, uint64_t seed,
+                               uint64_t offset, int64_t *out) {
   for (int64_t i = 0; i < c; i++)
     times[i] = weights[i] > 0 ? -log1p(-unit_at(seed, offset + 2 * (uint64_t)i)) / weights[i] : INFINITY;
   return tl_cpu_sort(TL_FLOAT64, times, 1, c, 1, false, n, times + c, out);

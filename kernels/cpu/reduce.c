@@ -51,71 +51,72 @@ typedef struct loops {
 #define STEP_IMAX v > a ? v : a
 #define STEP_IMIN v < a ? v : a
 
-#define FOLD(NAME, S, MEMBER, A, STEP)                                                                          \
-  static void NAME##_fold(int width, int64_t rows, const char *x, int64_t stride, cell *acc, const cell *centre, double p) { \
-    (void)p, (void)centre;                                                                                      \
-    for (; rows >= 4; rows -= 4, x += 4 * stride) {                                                             \
-      const S *x0 = (const S *)x, *x1 = (const S *)(x + stride);                                                \
-      const S *x2 = (const S *)(x + 2 * stride), *x3 = (const S *)(x + 3 * stride);                             \
-      _Pragma("omp simd") for (int i = 0; i < width; i++) {                                                     \
-        const A c = centre[i].MEMBER;                                                                           \
-        (void)c;                                                                                                \
-        A a = acc[i].MEMBER, v = (A)x0[i];                                                                      \
-        a = STEP, v = (A)x1[i];                                                                                 \
-        a = STEP, v = (A)x2[i];                                                                                 \
-        a = STEP, v = (A)x3[i];                                                                                 \
-        acc[i].MEMBER = STEP;                                                                                   \
-      }                                                                                                         \
-    }                                                                                                           \
-    for (; rows > 0; rows--, x += stride) {                                                                     \
-      const S *x0 = (const S *)x;                                                                               \
-      _Pragma("omp simd") for (int i = 0; i < width; i++) {                                                     \
-        const A c = centre[i].MEMBER;                                                                           \
-        (void)c;                                                                                                \
-        const A a = acc[i].MEMBER, v = (A)x0[i];                                                                \
-        acc[i].MEMBER = STEP;                                                                                   \
-      }                                                                                                         \
-    }                                                                                                           \
-  }                                                                                                             \
-  static void NAME##_row(int64_t n, const char *x_, cell *acc, const cell *centre, double p) {                  \
-    const S *x = (const S *)x_;                                                                                 \
-    const A c = centre->MEMBER;                                                                                 \
-    (void)p, (void)c;                                                                                           \
-    A a = acc->MEMBER;                                                                                          \
-    for (int64_t i = 0; i < n; i++) {                                                                           \
-      const A v = (A)x[i];                                                                                      \
-      a = STEP;                                                                                                 \
-    }                                                                                                           \
-    acc->MEMBER = a;                                                                                            \
+#define FOLD(NAME, S, MEMBER, A, STEP)                                                                           \
+  static void NAME##_fold(int width, int64_t rows, const char *x, int64_t stride, cell *acc, const cell *centre, \
+                          double p) {                                                                            \
+    (void)p, (void)centre;                                                                                       \
+    for (; rows >= 4; rows -= 4, x += 4 * stride) {                                                              \
+      const S *x0 = (const S *)x, *x1 = (const S *)(x + stride);                                                 \
+      const S *x2 = (const S *)(x + 2 * stride), *x3 = (const S *)(x + 3 * stride);                              \
+      _Pragma("omp simd") for (int i = 0; i < width; i++) {                                                      \
+        const A c = centre[i].MEMBER;                                                                            \
+        (void)c;                                                                                                 \
+        A a = acc[i].MEMBER, v = (A)x0[i];                                                                       \
+        a = STEP, v = (A)x1[i];                                                                                  \
+        a = STEP, v = (A)x2[i];                                                                                  \
+        a = STEP, v = (A)x3[i];                                                                                  \
+        acc[i].MEMBER = STEP;                                                                                    \
+      }                                                                                                          \
+    }                                                                                                            \
+    for (; rows > 0; rows--, x += stride) {                                                                      \
+      const S *x0 = (const S *)x;                                                                                \
+      _Pragma("omp simd") for (int i = 0; i < width; i++) {                                                      \
+        const A c = centre[i].MEMBER;                                                                            \
+        (void)c;                                                                                                 \
+        const A a = acc[i].MEMBER, v = (A)x0[i];                                                                 \
+        acc[i].MEMBER = STEP;                                                                                    \
+      }                                                                                                          \
+    }                                                                                                            \
+  }                                                                                                              \
+  static void NAME##_row(int64_t n, const char *x_, cell *acc, const cell *centre, double p) {                   \
+    const S *x = (const S *)x_;                                                                                  \
+    const A c = centre->MEMBER;                                                                                  \
+    (void)p, (void)c;                                                                                            \
+    A a = acc->MEMBER;                                                                                           \
+    for (int64_t i = 0; i < n; i++) {                                                                            \
+      const A v = (A)x[i];                                                                                       \
+      a = STEP;                                                                                                  \
+    }                                                                                                            \
+    acc->MEMBER = a;                                                                                             \
   }
 
-#define JOIN(NAME, MEMBER, A, STEP)                                   \
-  static void NAME##_join(int n, cell *acc, const cell *other) {      \
-    for (int i = 0; i < n; i++) {                                     \
-      const A a = acc[i].MEMBER, v = other[i].MEMBER;                 \
-      acc[i].MEMBER = STEP;                                           \
-    }                                                                 \
-  }                                                                   \
-  static void NAME##_collapse(cell *acc) {                            \
-    A lane[LANES / 2];                                                \
-    _Pragma("omp simd") for (int i = 0; i < LANES / 2; i++) {         \
-      const A a = acc[i].MEMBER, v = acc[i + LANES / 2].MEMBER;       \
-      lane[i] = STEP;                                                 \
-    }                                                                 \
-    _Pragma("omp simd") for (int i = 0; i < LANES / 4; i++) {         \
-      const A a = lane[i], v = lane[i + LANES / 4];                   \
-      lane[i] = STEP;                                                 \
-    }                                                                 \
-    _Pragma("omp simd") for (int i = 0; i < LANES / 8; i++) {         \
-      const A a = lane[i], v = lane[i + LANES / 8];                   \
-      lane[i] = STEP;                                                 \
-    }                                                                 \
-    for (int half = LANES / 16; half > 0; half /= 2)                  \
-      for (int i = 0; i < half; i++) {                                \
-        const A a = lane[i], v = lane[i + half];                      \
-        lane[i] = STEP;                                               \
-      }                                                               \
-    acc->MEMBER = lane[0];                                            \
+#define JOIN(NAME, MEMBER, A, STEP)                              \
+  static void NAME##_join(int n, cell *acc, const cell *other) { \
+    for (int i = 0; i < n; i++) {                                \
+      const A a = acc[i].MEMBER, v = other[i].MEMBER;            \
+      acc[i].MEMBER = STEP;                                      \
+    }                                                            \
+  }                                                              \
+  static void NAME##_collapse(cell *acc) {                       \
+    A lane[LANES / 2];                                           \
+    _Pragma("omp simd") for (int i = 0; i < LANES / 2; i++) {    \
+      const A a = acc[i].MEMBER, v = acc[i + LANES / 2].MEMBER;  \
+      lane[i] = STEP;                                            \
+    }                                                            \
+    _Pragma("omp simd") for (int i = 0; i < LANES / 4; i++) {    \
+      const A a = lane[i], v = lane[i + LANES / 4];              \
+      lane[i] = STEP;                                            \
+    }                                                            \
+    _Pragma("omp simd") for (int i = 0; i < LANES / 8; i++) {    \
+      const A a = lane[i], v = lane[i + LANES / 8];              \
+      lane[i] = STEP;                                            \
+    }                                                            \
+    for (int half = LANES / 16; half > 0; half /= 2)             \
+      for (int i = 0; i < half; i++) {                           \
+        const A a = lane[i], v = lane[i + half];                 \
+        lane[i] = STEP;                                          \
+      }                                                          \
+    acc->MEMBER = lane[0];                                       \
   }
 JOIN(f64_sum, f64, double, STEP_SUM)
 JOIN(f64_prod, f64, double, STEP_PROD)
@@ -126,19 +127,19 @@ JOIN(i64_prod, i64, int64_t, STEP_IPROD)
 JOIN(i64_max, i64, int64_t, STEP_IMAX)
 JOIN(i64_min, i64, int64_t, STEP_IMIN)
 
-#define FLOAT_ROWS(SUF, S)                                                                                  \
-  FOLD(SUF##_sum, S, f64, double, STEP_SUM)                                                                 \
-  FOLD(SUF##_prod, S, f64, double, STEP_PROD)                                                               \
-  FOLD(SUF##_max, S, f64, double, STEP_MAX)                                                                 \
-  FOLD(SUF##_min, S, f64, double, STEP_MIN)                                                                 \
-  FOLD(SUF##_all, S, f64, double, STEP_ALL)                                                                 \
-  FOLD(SUF##_any, S, f64, double, STEP_ANY)                                                                 \
-  FOLD(SUF##_count, S, f64, double, STEP_COUNT)                                                             \
-  FOLD(SUF##_abs, S, f64, double, STEP_ABS)                                                                 \
-  FOLD(SUF##_square, S, f64, double, STEP_SQUARE)                                                           \
-  FOLD(SUF##_power, S, f64, double, STEP_POWER)                                                             \
-  FOLD(SUF##_absmax, S, f64, double, STEP_ABSMAX)                                                           \
-  FOLD(SUF##_absmin, S, f64, double, STEP_ABSMIN)                                                           \
+#define FLOAT_ROWS(SUF, S)                        \
+  FOLD(SUF##_sum, S, f64, double, STEP_SUM)       \
+  FOLD(SUF##_prod, S, f64, double, STEP_PROD)     \
+  FOLD(SUF##_max, S, f64, double, STEP_MAX)       \
+  FOLD(SUF##_min, S, f64, double, STEP_MIN)       \
+  FOLD(SUF##_all, S, f64, double, STEP_ALL)       \
+  FOLD(SUF##_any, S, f64, double, STEP_ANY)       \
+  FOLD(SUF##_count, S, f64, double, STEP_COUNT)   \
+  FOLD(SUF##_abs, S, f64, double, STEP_ABS)       \
+  FOLD(SUF##_square, S, f64, double, STEP_SQUARE) \
+  FOLD(SUF##_power, S, f64, double, STEP_POWER)   \
+  FOLD(SUF##_absmax, S, f64, double, STEP_ABSMAX) \
+  FOLD(SUF##_absmin, S, f64, double, STEP_ABSMIN) \
   FOLD(SUF##_spread, S, f64, double, STEP_SPREAD)
 FLOAT_ROWS(of_f32, float)
 FLOAT_ROWS(of_f64, double)
@@ -151,22 +152,17 @@ FOLD(i64_any, int64_t, i64, int64_t, STEP_ANY)
 
 enum { SUM, PROD, MAX, MIN, ALL, ANY, COUNT, ABS, SQUARE, POWER, ABSMAX, ABSMIN, SPREAD, FOLDS };
 
-#define LOOPS(NAME, JOINED, INIT) {NAME##_fold, NAME##_row, JOINED##_join, JOINED##_collapse, INIT}
-#define FLOAT_TABLE(SUF)                                     \
-  {                                                          \
-    [SUM] = LOOPS(SUF##_sum, f64_sum, {.f64 = 0}),           \
-    [PROD] = LOOPS(SUF##_prod, f64_prod, {.f64 = 1}),        \
-    [MAX] = LOOPS(SUF##_max, f64_max, {.f64 = -INFINITY}),   \
-    [MIN] = LOOPS(SUF##_min, f64_min, {.f64 = INFINITY}),    \
-    [ALL] = LOOPS(SUF##_all, f64_min, {.f64 = 1}),           \
-    [ANY] = LOOPS(SUF##_any, f64_max, {.f64 = 0}),           \
-    [COUNT] = LOOPS(SUF##_count, f64_sum, {.f64 = 0}),       \
-    [ABS] = LOOPS(SUF##_abs, f64_sum, {.f64 = 0}),           \
-    [SQUARE] = LOOPS(SUF##_square, f64_sum, {.f64 = 0}),     \
-    [POWER] = LOOPS(SUF##_power, f64_sum, {.f64 = 0}),       \
-    [ABSMAX] = LOOPS(SUF##_absmax, f64_max, {.f64 = 0}),     \
-    [ABSMIN] = LOOPS(SUF##_absmin, f64_min, {.f64 = INFINITY}), \
-    [SPREAD] = LOOPS(SUF##_spread, f64_sum, {.f64 = 0}),     \
+#define LOOPS(NAME, JOINED, INIT) \
+  { NAME##_fold, NAME##_row, JOINED##_join, JOINED##_collapse, INIT }
+#define FLOAT_TABLE(SUF)                                                                                             \
+  {                                                                                                                  \
+    [SUM] = LOOPS(SUF##_sum, f64_sum, {.f64 = 0}), [PROD] = LOOPS(SUF##_prod, f64_prod, {.f64 = 1}),                 \
+    [MAX] = LOOPS(SUF##_max, f64_max, {.f64 = -INFINITY}), [MIN] = LOOPS(SUF##_min, f64_min, {.f64 = INFINITY}),     \
+    [ALL] = LOOPS(SUF##_all, f64_min, {.f64 = 1}), [ANY] = LOOPS(SUF##_any, f64_max, {.f64 = 0}),                    \
+    [COUNT] = LOOPS(SUF##_count, f64_sum, {.f64 = 0}), [ABS] = LOOPS(SUF##_abs, f64_sum, {.f64 = 0}),                \
+    [SQUARE] = LOOPS(SUF##_square, f64_sum, {.f64 = 0}), [POWER] = LOOPS(SUF##_power, f64_sum, {.f64 = 0}),          \
+    [ABSMAX] = LOOPS(SUF##_absmax, f64_max, {.f64 = 0}), [ABSMIN] = LOOPS(SUF##_absmin, f64_min, {.f64 = INFINITY}), \
+    [SPREAD] = LOOPS(SUF##_spread, f64_sum, {.f64 = 0}),                                                             \
   }
 static const loops f32_loops[FOLDS] = FLOAT_TABLE(of_f32);
 static const loops f64_loops[FOLDS] = FLOAT_TABLE(of_f64);
@@ -251,7 +247,8 @@ static void fold_columns(const job *j, int64_t o, int width, int64_t first, int6
   cell wide[TILE], centres[TILE], *acc = groups > 1 ? wide : out;
   set(acc, groups * width, j->f->init);
   const cell *centre = j->centre != NULL ? j->centre + o : acc;
-  for (int g = 0; g < groups && j->centre != NULL; g++) memcpy(centres + g * width, centre, (size_t)width * sizeof *centre);
+  for (int g = 0; g < groups && j->centre != NULL; g++)
+    memcpy(centres + g * width, centre, (size_t)width * sizeof *centre);
   if (groups > 1) centre = centres;
   const char *src = output_source(j, o);
   double buffer[TILE];
@@ -346,7 +343,8 @@ static tl_status fold_all(const job *j, cell *results) {
 #pragma omp parallel for schedule(static)
   for (int64_t i = 0; i < blocks * tasks; i++) {
     int64_t b = i / tasks, length = (j->count + blocks - 1) / blocks;
-    int64_t first = b * length < j->count ? b * length : j->count, end = first + length < j->count ? first + length : j->count;
+    int64_t first = b * length < j->count ? b * length : j->count,
+            end = first + length < j->count ? first + length : j->count;
     run_task(j, i % tasks, rows, first, end, partial + b * j->outs);
   }
   memcpy(results, partial, (size_t)j->outs * sizeof *results);
@@ -383,7 +381,8 @@ static void finish(int kind, double p, int64_t count, int64_t n, cell *results) 
       for (int64_t o = 0; o < n; o++) results[o].f64 = sqrt(results[o].f64 / divisor);
       break;
     case TL_REDUCE_KIND_NORM:
-      if (p == 2) for (int64_t o = 0; o < n; o++) results[o].f64 = sqrt(results[o].f64);
+      if (p == 2)
+        for (int64_t o = 0; o < n; o++) results[o].f64 = sqrt(results[o].f64);
       else if (p != 0 && p != 1 && fabs(p) != INFINITY)
         for (int64_t o = 0; o < n; o++) results[o].f64 = pow(results[o].f64, 1 / p);
       break;

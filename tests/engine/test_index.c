@@ -1,8 +1,9 @@
 /* test_index.c: reading and adding elements by stored indices, masks, extremes with their places. */
 #include "check_tl.h"
 
-#define IDS(...) \
-  make_tensor(TL_INT64, 1, (const int64_t[]){(int64_t)(sizeof((double[]){__VA_ARGS__}) / sizeof(double))}, (const double[]){__VA_ARGS__})
+#define IDS(...)                                                                                           \
+  make_tensor(TL_INT64, 1, (const int64_t[]){(int64_t)(sizeof((double[]){__VA_ARGS__}) / sizeof(double))}, \
+              (const double[]){__VA_ARGS__})
 
 static tl_tensor *numbered(int64_t rows, int64_t columns, int dtype) {
   tl_tensor *flat, *x;
@@ -15,7 +16,8 @@ static tl_tensor *numbered(int64_t rows, int64_t columns, int dtype) {
 static void free_all(int n, tl_tensor **list) {
   for (int i = 0; i < n; i++) tl_tensor_free(list[i]);
 }
-#define FREE(...) free_all((int)(sizeof((tl_tensor *[]){__VA_ARGS__}) / sizeof(tl_tensor *)), (tl_tensor *[]){__VA_ARGS__})
+#define FREE(...) \
+  free_all((int)(sizeof((tl_tensor *[]){__VA_ARGS__}) / sizeof(tl_tensor *)), (tl_tensor *[]){__VA_ARGS__})
 
 START_TEST(index_select_takes_rows_and_columns) {
   for (int dtype = 0; dtype < TL_BOOL; dtype++)
@@ -56,7 +58,8 @@ START_TEST(gather_and_scatter_add_are_each_others_reverse) {
 END_TEST
 
 START_TEST(ids_may_be_smaller_than_the_tensors) {
-  tl_tensor *x = numbered(3, 3, TL_INT64), *ids = TENSOR(TL_INT64, SHAPE(1, 2), 2, 1), *src = numbered(2, 3, TL_INT64), *y, *s;
+  tl_tensor *x = numbered(3, 3, TL_INT64), *ids = TENSOR(TL_INT64, SHAPE(1, 2), 2, 1), *src = numbered(2, 3, TL_INT64),
+            *y, *s;
   ck_ok(tl_gather(x, 0, ids, &y));
   ck_tensor(y, 0, 6, 4);
   ck_ok(tl_scatter_add(x, 0, ids, src, &s));
@@ -102,18 +105,21 @@ START_TEST(index_add_counts_its_change_and_scales) {
 END_TEST
 
 START_TEST(bad_ids_are_named_and_nothing_is_written) {
-  tl_tensor *x = numbered(3, 4, TL_FLOAT32), *before, *bad = IDS(0, 3), *negative = IDS(-1, 0), *src = numbered(2, 4, TL_FLOAT32), *y;
+  tl_tensor *x = numbered(3, 4, TL_FLOAT32), *before, *bad = IDS(0, 3), *negative = IDS(-1, 0),
+            *src = numbered(2, 4, TL_FLOAT32), *y;
   tl_tensor *matrix = TENSOR(TL_INT64, SHAPE(2, 2), 0, 1, 9, 0), *floats = VECTOR(0, 1);
   bool equal;
   ck_ok(tl_clone(x, &before));
-  ck_fails(tl_index_select(x, 0, bad, &y), TL_ERR_INDEX, "id 3 at position (1) of the ids is outside 0..2, dim 0 of (3x4)");
+  ck_fails(tl_index_select(x, 0, bad, &y), TL_ERR_INDEX,
+           "id 3 at position (1) of the ids is outside 0..2, dim 0 of (3x4)");
   ck_fails(tl_index_select(x, 0, negative, &y), TL_ERR_INDEX, "id -1 at position (0)");
   ck_fails(tl_index_add_(x, 0, bad, src, 1), TL_ERR_INDEX, "id 3");
   ck_fails(tl_gather(x, 1, matrix, &y), TL_ERR_INDEX, "id 9 at position (1, 0)");
   ck_fails(tl_scatter_add_(x, 1, matrix, src), TL_ERR_INDEX, "id 9 at position (1, 0)");
   ck_assert_str_eq(tl_last_error()->op, "scatter_add_");
   tl_error_index_base(1); /* positions follow the user, stored ids do not */
-  ck_fails(tl_gather(x, 1, matrix, &y), TL_ERR_INDEX, "id 9 at position (2, 1) of the ids is outside 0..3, dim 2 of (3x4)");
+  ck_fails(tl_gather(x, 1, matrix, &y), TL_ERR_INDEX,
+           "id 9 at position (2, 1) of the ids is outside 0..3, dim 2 of (3x4)");
   tl_error_index_base(0);
   ck_fails(tl_index_select(x, 0, floats, &y), TL_ERR_DTYPE, "integers, got float32");
   ck_fails(tl_index_select(x, 0, matrix, &y), TL_ERR_SHAPE, "1-d");
@@ -128,7 +134,8 @@ START_TEST(bad_ids_are_named_and_nothing_is_written) {
 END_TEST
 
 START_TEST(in_place_targets_are_checked) {
-  tl_tensor *row = VECTOR(1, 2), *expanded, *ids = IDS(0, 1), *src = numbered(2, 2, TL_FLOAT32), *leaf = VECTOR(1, 2), *values = VECTOR(1, 1);
+  tl_tensor *row = VECTOR(1, 2), *expanded, *ids = IDS(0, 1), *src = numbered(2, 2, TL_FLOAT32), *leaf = VECTOR(1, 2),
+            *values = VECTOR(1, 1);
   ck_ok(tl_expand(row, SHAPE(3, 2), &expanded));
   ck_fails(tl_index_add_(expanded, 0, ids, src, 1), TL_ERR_VALUE, "expanded");
   ck_ok(tl_set_requires_grad(leaf, true));
@@ -140,8 +147,10 @@ START_TEST(in_place_targets_are_checked) {
 END_TEST
 
 START_TEST(masks) {
-  tl_tensor *x = numbered(2, 3, TL_FLOAT32), *mask = TENSOR(TL_BOOL, SHAPE(2, 3), 1, 0, 0, 0, 1, 1), *column = TENSOR(TL_BOOL, SHAPE(2, 1), 0, 1);
-  tl_tensor *t, *y, *none = TENSOR(TL_BOOL, SHAPE(3), 0, 0, 0), *odd = TENSOR(TL_FLOAT32, SHAPE(2, 2), 0, NAN, -0.0, 3), *scalar = VECTOR(7), *zero_d;
+  tl_tensor *x = numbered(2, 3, TL_FLOAT32), *mask = TENSOR(TL_BOOL, SHAPE(2, 3), 1, 0, 0, 0, 1, 1),
+            *column = TENSOR(TL_BOOL, SHAPE(2, 1), 0, 1);
+  tl_tensor *t, *y, *none = TENSOR(TL_BOOL, SHAPE(3), 0, 0, 0), *odd = TENSOR(TL_FLOAT32, SHAPE(2, 2), 0, NAN, -0.0, 3),
+                    *scalar = VECTOR(7), *zero_d;
   ck_ok(tl_masked_select(x, mask, &y));
   ck_tensor(y, 0, 0, 4, 5);
   tl_tensor_free(y);
@@ -319,15 +328,23 @@ static tl_status f_min(tl_tensor *const *in, void *c, tl_tensor **out) {
   tl_tensor_free(ids);
   return st;
 }
-static tl_status f_cumsum(tl_tensor *const *in, void *c, tl_tensor **out) { return tl_cumsum(in[0], ((context *)c)->d, out); }
+static tl_status f_cumsum(tl_tensor *const *in, void *c, tl_tensor **out) {
+  return tl_cumsum(in[0], ((context *)c)->d, out);
+}
 
 static const struct {
   const char *name;
   graded f;
   int inputs;
-} graphs[] = {{"index_select", f_index_select, 1}, {"gather", f_gather, 1},       {"scatter_add", f_scatter_add, 2},
-              {"scatter_add_", f_scatter_add_, 2}, {"index_add_", f_index_add, 2}, {"masked_select", f_masked, 1},
-              {"max", f_max, 1},                   {"min", f_min, 1},              {"cumsum", f_cumsum, 1}};
+} graphs[] = {{"index_select", f_index_select, 1},
+              {"gather", f_gather, 1},
+              {"scatter_add", f_scatter_add, 2},
+              {"scatter_add_", f_scatter_add_, 2},
+              {"index_add_", f_index_add, 2},
+              {"masked_select", f_masked, 1},
+              {"max", f_max, 1},
+              {"min", f_min, 1},
+              {"cumsum", f_cumsum, 1}};
 #define GRAPHS ((int)(sizeof graphs / sizeof *graphs))
 
 static bool skips(int k, int layout, int d) {
@@ -339,7 +356,8 @@ static bool skips(int k, int layout, int d) {
 /* 3 x 4: ids address both dims; an EMPTY tensor gets empty ids of the same number of columns */
 static context ids_for(int layout, int d) {
   context c = {.d = d, .ids = IDS(2, 0, 2)};
-  c.mask = layout == EMPTY ? TENSOR(TL_INT64, SHAPE(0, 4), 0) : TENSOR(TL_INT64, SHAPE(3, 4), 0, 2, 1, 1, 2, 0, 0, 1, 0, 0, 2, 2);
+  c.mask = layout == EMPTY ? TENSOR(TL_INT64, SHAPE(0, 4), 0)
+                           : TENSOR(TL_INT64, SHAPE(3, 4), 0, 2, 1, 1, 2, 0, 0, 1, 0, 0, 2, 2);
   return c;
 }
 
@@ -348,7 +366,8 @@ START_TEST(gradients) {
     for (int layout = 0; layout < LAYOUTS; layout++)
       for (int d = 0; d < 2; d++) {
         if (skips(k, layout, d)) continue;
-        tl_tensor *in[2] = {layout_tensor(layout, 3, 4, TL_FLOAT64, -1, 1, 3), layout_tensor(layout, 3, 4, TL_FLOAT64, -1, 1, 4)};
+        tl_tensor *in[2] = {layout_tensor(layout, 3, 4, TL_FLOAT64, -1, 1, 3),
+                            layout_tensor(layout, 3, 4, TL_FLOAT64, -1, 1, 4)};
         context c = ids_for(layout, d);
         check_gradients(graphs[k].name, graphs[k].f, graphs[k].inputs, in, &c);
         FREE(in[0], in[1], c.ids, c.mask);
@@ -363,7 +382,8 @@ START_TEST(every_layout_equals_its_contiguous_result) {
         for (int d = 0; d < 2; d++) {
           if (skips(k, layout, d)) continue;
           if (graphs[k].f == f_index_add && dtype > TL_FLOAT64) continue; /* alpha 1.5 */
-          tl_tensor *in[2] = {layout_tensor(layout, 3, 4, dtype, 0, 9, 3), layout_tensor(layout, 3, 4, dtype, 0, 9, 4)}, *flat[2], *a, *b;
+          tl_tensor *in[2] = {layout_tensor(layout, 3, 4, dtype, 0, 9, 3), layout_tensor(layout, 3, 4, dtype, 0, 9, 4)},
+                    *flat[2], *a, *b;
           context c = ids_for(layout, d);
           bool equal;
           for (int i = 0; i < 2; i++) ck_ok(tl_clone(in[i], &flat[i]));
@@ -420,8 +440,10 @@ END_TEST
 
 START_TEST(failing_allocations) {
   for (int k = 0; k < GRAPHS; k++) {
-    if (graphs[k].f == f_index_add || graphs[k].f == f_scatter_add_ || graphs[k].f == f_masked) continue; /* helpers insist */
-    tl_tensor *in[2] = {layout_tensor(TRANSPOSED, 3, 4, TL_BFLOAT16, -1, 1, 3), layout_tensor(TRANSPOSED, 3, 4, TL_BFLOAT16, -1, 1, 4)};
+    if (graphs[k].f == f_index_add || graphs[k].f == f_scatter_add_ || graphs[k].f == f_masked)
+      continue; /* helpers insist */
+    tl_tensor *in[2] = {layout_tensor(TRANSPOSED, 3, 4, TL_BFLOAT16, -1, 1, 3),
+                        layout_tensor(TRANSPOSED, 3, 4, TL_BFLOAT16, -1, 1, 4)};
     context c = ids_for(CONTIGUOUS, 1);
     for (int i = 0; i < 2; i++) ck_ok(tl_set_requires_grad(in[i], true));
     int64_t before = live_tensors();
@@ -446,8 +468,10 @@ START_TEST(failing_allocations) {
 }
 END_TEST
 
-TEST_MAIN("index", index_select_takes_rows_and_columns, index_select_of_a_strided_column, gather_and_scatter_add_are_each_others_reverse,
-          ids_may_be_smaller_than_the_tensors, low_precision_sums_round_once, index_add_counts_its_change_and_scales,
-          bad_ids_are_named_and_nothing_is_written, in_place_targets_are_checked, masks, one_hot, extremes_come_with_their_first_place,
-          the_first_nan_is_the_extreme, there_is_no_extreme_of_nothing, cumsum, gradients, every_layout_equals_its_contiguous_result,
-          changed_ids_are_noticed_by_backward, threads_change_nothing, failing_allocations)
+TEST_MAIN("index", index_select_takes_rows_and_columns, index_select_of_a_strided_column,
+          gather_and_scatter_add_are_each_others_reverse, ids_may_be_smaller_than_the_tensors,
+          low_precision_sums_round_once, index_add_counts_its_change_and_scales,
+          bad_ids_are_named_and_nothing_is_written, in_place_targets_are_checked, masks, one_hot,
+          extremes_come_with_their_first_place, the_first_nan_is_the_extreme, there_is_no_extreme_of_nothing, cumsum,
+          gradients, every_layout_equals_its_contiguous_result, changed_ids_are_noticed_by_backward,
+          threads_change_nothing, failing_allocations)

@@ -4,8 +4,10 @@
 static void free_all(int n, tl_tensor **list) {
   for (int i = 0; i < n; i++) tl_tensor_free(list[i]);
 }
-#define FREE(...) free_all((int)(sizeof((tl_tensor *[]){__VA_ARGS__}) / sizeof(tl_tensor *)), (tl_tensor *[]){__VA_ARGS__})
-#define LIST(...) (int)(sizeof((tl_tensor *[]){__VA_ARGS__}) / sizeof(tl_tensor *)), (tl_tensor *[]){__VA_ARGS__}
+#define FREE(...) \
+  free_all((int)(sizeof((tl_tensor *[]){__VA_ARGS__}) / sizeof(tl_tensor *)), (tl_tensor *[]){__VA_ARGS__})
+#define LIST(...) \
+  (int)(sizeof((tl_tensor *[]){__VA_ARGS__}) / sizeof(tl_tensor *)), (tl_tensor *[]) { __VA_ARGS__ }
 
 START_TEST(cat_joins_along_a_dim) {
   tl_tensor *a = TENSOR(TL_FLOAT32, SHAPE(2, 2), 1, 2, 3, 4), *b = TENSOR(TL_FLOAT32, SHAPE(1, 2), 5, 6), *y, *t;
@@ -21,7 +23,8 @@ START_TEST(cat_joins_along_a_dim) {
 END_TEST
 
 START_TEST(cat_promotes_and_skips_empty_vectors) {
-  tl_tensor *a = TENSOR(TL_INT64, SHAPE(2, 1), 1, 2), *b = TENSOR(TL_FLOAT16, SHAPE(2, 1), .5, 1.5), *none = TENSOR(TL_FLOAT32, SHAPE(0), 0);
+  tl_tensor *a = TENSOR(TL_INT64, SHAPE(2, 1), 1, 2), *b = TENSOR(TL_FLOAT16, SHAPE(2, 1), .5, 1.5),
+            *none = TENSOR(TL_FLOAT32, SHAPE(0), 0);
   tl_tensor *hollow = TENSOR(TL_INT64, SHAPE(0, 1), 0), *y;
   ck_ok(tl_cat(LIST(a, b), 0, &y));
   ck_assert_int_eq(tl_dtype_of(y), TL_FLOAT16);
@@ -40,7 +43,8 @@ START_TEST(cat_promotes_and_skips_empty_vectors) {
 END_TEST
 
 START_TEST(what_does_not_join_is_named) {
-  tl_tensor *a = TENSOR(TL_FLOAT32, SHAPE(2, 2), 1, 2, 3, 4), *b = TENSOR(TL_FLOAT32, SHAPE(1, 3), 5, 6, 7), *c = make_tensor(TL_FLOAT32, 0, NULL, (const double[]){1}), *y;
+  tl_tensor *a = TENSOR(TL_FLOAT32, SHAPE(2, 2), 1, 2, 3, 4), *b = TENSOR(TL_FLOAT32, SHAPE(1, 3), 5, 6, 7),
+            *c = make_tensor(TL_FLOAT32, 0, NULL, (const double[]){1}), *y;
   ck_fails(tl_cat(LIST(a, b), 0, &y), TL_ERR_SHAPE, "tensor 1 of (1x3) does not join (2x2) along dim 0");
   ck_fails(tl_cat(LIST(c), 0, &y), TL_ERR_SHAPE, "0-d: use stack");
   ck_fails(tl_cat(0, NULL, 0, &y), TL_ERR_VALUE, "no tensors");
@@ -138,12 +142,18 @@ END_TEST
 
 /* ---- layouts and gradients ---- */
 
-static tl_status f_cat(tl_tensor *const *in, void *d, tl_tensor **out) { return tl_cat(LIST(in[0], in[1], in[0]), *(int *)d, out); }
-static tl_status f_stack(tl_tensor *const *in, void *d, tl_tensor **out) { return tl_stack(LIST(in[0], in[1]), *(int *)d, out); }
+static tl_status f_cat(tl_tensor *const *in, void *d, tl_tensor **out) {
+  return tl_cat(LIST(in[0], in[1], in[0]), *(int *)d, out);
+}
+static tl_status f_stack(tl_tensor *const *in, void *d, tl_tensor **out) {
+  return tl_stack(LIST(in[0], in[1]), *(int *)d, out);
+}
 static tl_status f_tile(tl_tensor *const *in, void *d, tl_tensor **out) {
   return tl_tile(in[0], 3, *(int *)d ? (const int64_t[]){2, 3, 1} : (const int64_t[]){1, 1, 2}, out);
 }
-static tl_status f_interleave(tl_tensor *const *in, void *d, tl_tensor **out) { return tl_repeat_interleave(in[0], 3, *(int *)d, out); }
+static tl_status f_interleave(tl_tensor *const *in, void *d, tl_tensor **out) {
+  return tl_repeat_interleave(in[0], 3, *(int *)d, out);
+}
 static tl_status f_flip(tl_tensor *const *in, void *d, tl_tensor **out) { return tl_flip(in[0], 1, d, out); }
 static tl_status f_triu(tl_tensor *const *in, void *d, tl_tensor **out) { return tl_triu(in[0], *(int *)d, out); }
 static tl_status f_tril(tl_tensor *const *in, void *d, tl_tensor **out) { return tl_tril(in[0], -*(int *)d, out); }
@@ -160,7 +170,8 @@ START_TEST(gradients) {
   for (int k = 0; k < GRAPHS; k++)
     for (int layout = 0; layout < LAYOUTS; layout++)
       for (int d = 0; d < 2; d++) {
-        tl_tensor *in[2] = {layout_tensor(layout, 3, 4, TL_FLOAT64, -1, 1, 3), layout_tensor(layout, 3, 4, TL_FLOAT64, -1, 1, 4)};
+        tl_tensor *in[2] = {layout_tensor(layout, 3, 4, TL_FLOAT64, -1, 1, 3),
+                            layout_tensor(layout, 3, 4, TL_FLOAT64, -1, 1, 4)};
         check_gradients(graphs[k].name, graphs[k].f, graphs[k].inputs, in, &d);
         FREE(in[0], in[1]);
       }
@@ -168,7 +179,8 @@ START_TEST(gradients) {
 END_TEST
 
 START_TEST(gradients_return_in_the_inputs_dtypes) {
-  tl_tensor *a = TENSOR(TL_FLOAT16, SHAPE(2), 1, 2), *b = VECTOR(3, 4), *none = TENSOR(TL_FLOAT32, SHAPE(0), 0), *y, *s, *g;
+  tl_tensor *a = TENSOR(TL_FLOAT16, SHAPE(2), 1, 2), *b = VECTOR(3, 4), *none = TENSOR(TL_FLOAT32, SHAPE(0), 0), *y, *s,
+            *g;
   tl_walk *walk;
   ck_ok(tl_set_requires_grad(a, true));
   ck_ok(tl_set_requires_grad(none, true));
@@ -187,7 +199,8 @@ START_TEST(every_layout_equals_its_contiguous_result) {
     for (int layout = 0; layout < LAYOUTS; layout++)
       for (int dtype = 0; dtype < TL_DTYPES; dtype++)
         for (int d = 0; d < 2; d++) {
-          tl_tensor *in[2] = {layout_tensor(layout, 3, 4, dtype, 0, 9, 3), layout_tensor(layout, 3, 4, dtype, 0, 9, 4)}, *flat[2], *a, *b;
+          tl_tensor *in[2] = {layout_tensor(layout, 3, 4, dtype, 0, 9, 3), layout_tensor(layout, 3, 4, dtype, 0, 9, 4)},
+                    *flat[2], *a, *b;
           bool equal;
           for (int i = 0; i < 2; i++) ck_ok(tl_clone(in[i], &flat[i]));
           ck_ok(graphs[k].f(in, &d, &a));
@@ -202,7 +215,8 @@ END_TEST
 
 START_TEST(failing_allocations) {
   for (int k = 0; k < GRAPHS; k++) {
-    tl_tensor *in[2] = {layout_tensor(CONTIGUOUS, 3, 4, TL_FLOAT32, -1, 1, 3), layout_tensor(CONTIGUOUS, 3, 4, TL_FLOAT32, -1, 1, 4)};
+    tl_tensor *in[2] = {layout_tensor(CONTIGUOUS, 3, 4, TL_FLOAT32, -1, 1, 3),
+                        layout_tensor(CONTIGUOUS, 3, 4, TL_FLOAT32, -1, 1, 4)};
     for (int i = 0; i < 2; i++) ck_ok(tl_set_requires_grad(in[i], true));
     int64_t before = live_tensors();
     bool done = false;
@@ -227,5 +241,6 @@ START_TEST(failing_allocations) {
 }
 END_TEST
 
-TEST_MAIN("join", cat_joins_along_a_dim, cat_promotes_and_skips_empty_vectors, what_does_not_join_is_named, stack_makes_a_dim, repetition,
-          flip, triangles, gradients, gradients_return_in_the_inputs_dtypes, every_layout_equals_its_contiguous_result, failing_allocations)
+TEST_MAIN("join", cat_joins_along_a_dim, cat_promotes_and_skips_empty_vectors, what_does_not_join_is_named,
+          stack_makes_a_dim, repetition, flip, triangles, gradients, gradients_return_in_the_inputs_dtypes,
+          every_layout_equals_its_contiguous_result, failing_allocations)

@@ -6,7 +6,8 @@
 static void free_all(int n, tl_tensor **list) {
   for (int i = 0; i < n; i++) tl_tensor_free(list[i]);
 }
-#define FREE(...) free_all((int)(sizeof((tl_tensor *[]){__VA_ARGS__}) / sizeof(tl_tensor *)), (tl_tensor *[]){__VA_ARGS__})
+#define FREE(...) \
+  free_all((int)(sizeof((tl_tensor *[]){__VA_ARGS__}) / sizeof(tl_tensor *)), (tl_tensor *[]){__VA_ARGS__})
 
 /* Random123's kat_vectors: philox4x32-10 of counter 0 and key 0 */
 START_TEST(philox_known_answers) {
@@ -37,7 +38,8 @@ START_TEST(fills_follow_the_stream) {
     ck_assert_double_eq(u[i], tl_unit_f32(b.word[i % 4]));
     /* Box & Muller from the same words, in double */
     int pair = i % 4 & ~1;
-    double radius = sqrt(-2 * log((double)tl_open_f32(b.word[pair]))), angle = 2 * acos(-1) * tl_unit_f32(b.word[pair + 1]);
+    double radius = sqrt(-2 * log((double)tl_open_f32(b.word[pair]))),
+           angle = 2 * acos(-1) * tl_unit_f32(b.word[pair + 1]);
     ck_assert_double_eq_tol(z[i], radius * (i % 2 ? sin(angle) : cos(angle)), 2e-6);
   }
   FREE(x, n);
@@ -204,9 +206,11 @@ START_TEST(multinomial_draws_by_weight) {
 END_TEST
 
 START_TEST(multinomial_refuses_bad_weights) {
-  tl_tensor *negative = TENSOR(TL_FLOAT32, SHAPE(2, 2), 1, 1, 1, -1), *zero = VECTOR(0, 0), *nan = VECTOR(NAN, 1), *few = VECTOR(1, 0, 0), *y;
+  tl_tensor *negative = TENSOR(TL_FLOAT32, SHAPE(2, 2), 1, 1, 1, -1), *zero = VECTOR(0, 0), *nan = VECTOR(NAN, 1),
+            *few = VECTOR(1, 0, 0), *y;
   tl_tensor *integers = TENSOR(TL_INT64, SHAPE(2), 1, 1);
-  ck_fails(tl_multinomial(negative, 1, true, NULL, &y), TL_ERR_VALUE, "row 1 of the weights cannot be drawn from: they are negative");
+  ck_fails(tl_multinomial(negative, 1, true, NULL, &y), TL_ERR_VALUE,
+           "row 1 of the weights cannot be drawn from: they are negative");
   ck_fails(tl_multinomial(zero, 1, true, NULL, &y), TL_ERR_VALUE, "all zero");
   ck_fails(tl_multinomial(nan, 1, true, NULL, &y), TL_ERR_VALUE, "not finite");
   ck_fails(tl_multinomial(few, 2, false, NULL, &y), TL_ERR_VALUE, "too few");
@@ -304,7 +308,7 @@ START_TEST(failing_allocations) {
       tl_tensor *y = NULL, *s = NULL;
       tl_walk *walk = NULL;
       tl_fail_allocation(nth);
-      tl_status st = what == 0 ? tl_dropout(x, .5, true, NULL, &y)
+      tl_status st = what == 0   ? tl_dropout(x, .5, true, NULL, &y)
                      : what == 1 ? tl_randperm(500, TL_FLOAT32, TL_CPU, NULL, &y)
                                  : tl_multinomial(x, 5, what == 2, NULL, &y);
       if (st == TL_OK && what == 0) st = tl_sum(y, 0, NULL, false, &s);

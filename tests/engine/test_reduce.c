@@ -3,29 +3,58 @@
 
 typedef tl_status (*reduction)(tl_tensor *x, int n, const int *dims, bool keepdim, tl_tensor **out);
 
-static tl_status var1(tl_tensor *x, int n, const int *dims, bool k, tl_tensor **out) { return tl_var(x, n, dims, 1, k, out); }
-static tl_status std1(tl_tensor *x, int n, const int *dims, bool k, tl_tensor **out) { return tl_std(x, n, dims, 1, k, out); }
-static tl_status norm0(tl_tensor *x, int n, const int *dims, bool k, tl_tensor **out) { return tl_norm(x, 0, n, dims, k, out); }
-static tl_status norm1(tl_tensor *x, int n, const int *dims, bool k, tl_tensor **out) { return tl_norm(x, 1, n, dims, k, out); }
-static tl_status norm2(tl_tensor *x, int n, const int *dims, bool k, tl_tensor **out) { return tl_norm(x, 2, n, dims, k, out); }
-static tl_status norm3(tl_tensor *x, int n, const int *dims, bool k, tl_tensor **out) { return tl_norm(x, 3, n, dims, k, out); }
-static tl_status norm_half(tl_tensor *x, int n, const int *dims, bool k, tl_tensor **out) { return tl_norm(x, 0.5, n, dims, k, out); }
-static tl_status norm_inf(tl_tensor *x, int n, const int *dims, bool k, tl_tensor **out) { return tl_norm(x, INFINITY, n, dims, k, out); }
-static tl_status norm_least(tl_tensor *x, int n, const int *dims, bool k, tl_tensor **out) { return tl_norm(x, -INFINITY, n, dims, k, out); }
+static tl_status var1(tl_tensor *x, int n, const int *dims, bool k, tl_tensor **out) {
+  return tl_var(x, n, dims, 1, k, out);
+}
+static tl_status std1(tl_tensor *x, int n, const int *dims, bool k, tl_tensor **out) {
+  return tl_std(x, n, dims, 1, k, out);
+}
+static tl_status norm0(tl_tensor *x, int n, const int *dims, bool k, tl_tensor **out) {
+  return tl_norm(x, 0, n, dims, k, out);
+}
+static tl_status norm1(tl_tensor *x, int n, const int *dims, bool k, tl_tensor **out) {
+  return tl_norm(x, 1, n, dims, k, out);
+}
+static tl_status norm2(tl_tensor *x, int n, const int *dims, bool k, tl_tensor **out) {
+  return tl_norm(x, 2, n, dims, k, out);
+}
+static tl_status norm3(tl_tensor *x, int n, const int *dims, bool k, tl_tensor **out) {
+  return tl_norm(x, 3, n, dims, k, out);
+}
+static tl_status norm_half(tl_tensor *x, int n, const int *dims, bool k, tl_tensor **out) {
+  return tl_norm(x, 0.5, n, dims, k, out);
+}
+static tl_status norm_inf(tl_tensor *x, int n, const int *dims, bool k, tl_tensor **out) {
+  return tl_norm(x, INFINITY, n, dims, k, out);
+}
+static tl_status norm_least(tl_tensor *x, int n, const int *dims, bool k, tl_tensor **out) {
+  return tl_norm(x, -INFINITY, n, dims, k, out);
+}
 
 static const struct {
   const char *name;
   reduction f;
-  bool integers;   /* takes them */
-  bool chooses;    /* needs an element */
-  double neutral;  /* of nothing, unless it chooses */
+  bool integers;  /* takes them */
+  bool chooses;   /* needs an element */
+  double neutral; /* of nothing, unless it chooses */
 } reductions[] = {
-    {"sum", tl_sum, true, false, 0},          {"mean", tl_mean, false, false, NAN},      {"prod", tl_prod, true, false, 1},
-    {"var", var1, false, false, NAN},         {"std", std1, false, false, NAN},          {"norm 0", norm0, false, false, 0},
-    {"norm 1", norm1, false, false, 0},       {"norm 2", norm2, false, false, 0},        {"norm 3", norm3, false, false, 0},
-    {"norm 0.5", norm_half, false, false, 0}, {"norm inf", norm_inf, false, true, 0},    {"norm -inf", norm_least, false, true, 0},
-    {"logsumexp", tl_logsumexp, false, true, 0}, {"amax", tl_amax, true, true, 0},       {"amin", tl_amin, true, true, 0},
-    {"all", tl_all, true, false, 1},          {"any", tl_any, true, false, 0},
+    {"sum", tl_sum, true, false, 0},
+    {"mean", tl_mean, false, false, NAN},
+    {"prod", tl_prod, true, false, 1},
+    {"var", var1, false, false, NAN},
+    {"std", std1, false, false, NAN},
+    {"norm 0", norm0, false, false, 0},
+    {"norm 1", norm1, false, false, 0},
+    {"norm 2", norm2, false, false, 0},
+    {"norm 3", norm3, false, false, 0},
+    {"norm 0.5", norm_half, false, false, 0},
+    {"norm inf", norm_inf, false, true, 0},
+    {"norm -inf", norm_least, false, true, 0},
+    {"logsumexp", tl_logsumexp, false, true, 0},
+    {"amax", tl_amax, true, true, 0},
+    {"amin", tl_amin, true, true, 0},
+    {"all", tl_all, true, false, 1},
+    {"any", tl_any, true, false, 0},
 };
 #define REDUCTIONS ((int)(sizeof reductions / sizeof *reductions))
 
@@ -105,13 +134,15 @@ START_TEST(every_layout_equals_its_contiguous_result) {
           for (int d = 0; d < 3; d++) {
             if (dtype > TL_FLOAT64 && !reductions[k].integers) continue;
             if (layout == EMPTY && reductions[k].chooses) continue;
-            tl_tensor *x = layout_tensor(layout, size ? 37 : 3, size ? 70 : 4, dtype, dtype == TL_UINT8 ? 0 : -3, 3, 5), *c, *a, *b;
+            tl_tensor *x = layout_tensor(layout, size ? 37 : 3, size ? 70 : 4, dtype, dtype == TL_UINT8 ? 0 : -3, 3, 5),
+                      *c, *a, *b;
             bool equal;
             ck_ok(tl_clone(x, &c));
             ck_ok(reductions[k].f(x, d == 2 ? 2 : 1, dims[d], false, &a));
             ck_ok(reductions[k].f(c, d == 2 ? 2 : 1, dims[d], false, &b));
             ck_ok(tl_allclose(a, b, dtype == TL_FLOAT64 ? 1e-12 : 1e-5, 1e-6, true, &equal));
-            ck_assert_msg(equal, "%s of %s, %s, dims %d", reductions[k].name, tl_dtype_name(dtype), layout_name(layout), d);
+            ck_assert_msg(equal, "%s of %s, %s, dims %d", reductions[k].name, tl_dtype_name(dtype), layout_name(layout),
+                          d);
             tl_tensor_free(x);
             tl_tensor_free(c);
             tl_tensor_free(a);
@@ -316,7 +347,8 @@ static void ck_gradient(reduction f, tl_tensor *x, const double *expected) {
   ck_values(g, 4, expected, 1e-6);
   tl_tensor_free(g);
 }
-#define EXPECT(...) (const double[]){__VA_ARGS__}
+#define EXPECT(...) \
+  (const double[]) { __VA_ARGS__ }
 
 START_TEST(gradients_at_special_points) {
   ck_gradient(tl_prod, VECTOR(2, 0, 3, 4), EXPECT(0, 24, 0, 0));
@@ -351,11 +383,13 @@ START_TEST(sum_to_undoes_a_broadcast) {
 END_TEST
 
 START_TEST(allclose_and_equal) {
-  tl_tensor *a = VECTOR(1, 2, INFINITY), *b = VECTOR(1.000001, 2, INFINITY), *n = VECTOR(NAN, 2, 3), *minus = VECTOR(1, 2, -INFINITY);
-  tl_tensor *finite = VECTOR(1, 2, 3), *i = TENSOR(TL_INT64, SHAPE(3), 1, 2, 3), *shorter = VECTOR(1, 2), *d = TENSOR(TL_FLOAT64, SHAPE(1), 2);
+  tl_tensor *a = VECTOR(1, 2, INFINITY), *b = VECTOR(1.000001, 2, INFINITY), *n = VECTOR(NAN, 2, 3),
+            *minus = VECTOR(1, 2, -INFINITY);
+  tl_tensor *finite = VECTOR(1, 2, 3), *i = TENSOR(TL_INT64, SHAPE(3), 1, 2, 3), *shorter = VECTOR(1, 2),
+            *d = TENSOR(TL_FLOAT64, SHAPE(1), 2);
   bool r;
-#define CLOSE(x, y, nan, expected)                         \
-  ck_ok(tl_allclose(x, y, 1e-5, 1e-8, nan, &r));           \
+#define CLOSE(x, y, nan, expected)               \
+  ck_ok(tl_allclose(x, y, 1e-5, 1e-8, nan, &r)); \
   ck_assert_int_eq(r, expected)
   CLOSE(a, b, false, true);
   CLOSE(a, minus, false, false);
@@ -402,7 +436,8 @@ START_TEST(failing_allocations) {
       tl_tensor_free(y);
       tl_tensor_free(s);
       ck_ok(tl_set_grad(x, NULL));
-      ck_assert_msg(live_tensors() == before, "%s leaks when allocation %lld fails", reductions[k].name, (long long)nth);
+      ck_assert_msg(live_tensors() == before, "%s leaks when allocation %lld fails", reductions[k].name,
+                    (long long)nth);
     }
     ck_assert(done);
     tl_tensor_free(x);
@@ -411,6 +446,7 @@ START_TEST(failing_allocations) {
 END_TEST
 
 TEST_MAIN("reduce", known_values, integers_sum_to_int64_and_have_no_mean, every_layout_equals_its_contiguous_result,
-          nothing_reduces_to_the_neutral_element_or_an_error, scalars_reduce_to_themselves, wrong_dims_are_named, nan_stays_nan,
-          infinite_rows_of_logsumexp, variance_does_not_cancel, float_sums_round_once, threads_change_nothing, gradients,
-          gradients_at_special_points, sum_to_undoes_a_broadcast, allclose_and_equal, failing_allocations)
+          nothing_reduces_to_the_neutral_element_or_an_error, scalars_reduce_to_themselves, wrong_dims_are_named,
+          nan_stays_nan, infinite_rows_of_logsumexp, variance_does_not_cancel, float_sums_round_once,
+          threads_change_nothing, gradients, gradients_at_special_points, sum_to_undoes_a_broadcast, allclose_and_equal,
+          failing_allocations)

@@ -4,7 +4,8 @@
 static void free_all(int n, tl_tensor **list) {
   for (int i = 0; i < n; i++) tl_tensor_free(list[i]);
 }
-#define FREE(...) free_all((int)(sizeof((tl_tensor *[]){__VA_ARGS__}) / sizeof(tl_tensor *)), (tl_tensor *[]){__VA_ARGS__})
+#define FREE(...) \
+  free_all((int)(sizeof((tl_tensor *[]){__VA_ARGS__}) / sizeof(tl_tensor *)), (tl_tensor *[]){__VA_ARGS__})
 
 START_TEST(nan_is_the_largest_and_zeros_are_equal) {
   for (int dtype = TL_FLOAT32; dtype <= TL_FLOAT64; dtype++) {
@@ -28,7 +29,8 @@ START_TEST(nan_is_the_largest_and_zeros_are_equal) {
 END_TEST
 
 START_TEST(integers_sort_over_their_whole_range) {
-  tl_tensor *x = TENSOR(TL_INT32, SHAPE(4), 2147483647, -2147483648.0, 0, -1), *b = TENSOR(TL_BOOL, SHAPE(4), 1, 0, 1, 0), *v, *i;
+  tl_tensor *x = TENSOR(TL_INT32, SHAPE(4), 2147483647, -2147483648.0, 0, -1),
+            *b = TENSOR(TL_BOOL, SHAPE(4), 1, 0, 1, 0), *v, *i;
   ck_ok(tl_sort(x, 0, false, &v, &i));
   ck_assert_int_eq(tl_dtype_of(v), TL_INT32);
   ck_tensor(i, 0, 1, 3, 2, 0);
@@ -42,7 +44,8 @@ END_TEST
 /* Against the definition: ordered, and equal values in the order of their places. */
 static void ck_sorted(tl_tensor *x, int64_t n, int64_t k, bool descending, const char *what) {
   tl_tensor *v, *i;
-  double *values = malloc((size_t)n * sizeof *values), *sorted = malloc((size_t)n * sizeof *sorted), *places = malloc((size_t)n * sizeof *places);
+  double *values = malloc((size_t)n * sizeof *values), *sorted = malloc((size_t)n * sizeof *sorted),
+         *places = malloc((size_t)n * sizeof *places);
   if (k == n) ck_ok(tl_sort(x, 0, descending, &v, &i));
   else ck_ok(tl_topk(x, k, 0, descending, true, &v, &i));
   ck_ok(tl_to_doubles(x, n, values));
@@ -107,7 +110,8 @@ START_TEST(any_dim_of_any_layout) {
 END_TEST
 
 START_TEST(scalars_empty_rows_and_errors) {
-  tl_tensor *s = make_tensor(TL_FLOAT32, 0, NULL, (const double[]){4}), *none = TENSOR(TL_FLOAT32, SHAPE(2, 0), 0), *x = VECTOR(1, 2), *v, *i;
+  tl_tensor *s = make_tensor(TL_FLOAT32, 0, NULL, (const double[]){4}), *none = TENSOR(TL_FLOAT32, SHAPE(2, 0), 0),
+            *x = VECTOR(1, 2), *v, *i;
   ck_ok(tl_sort(s, 0, false, &v, &i));
   ck_assert_int_eq(tl_ndim(v), 0);
   ck_tensor(i, 0, 0);
@@ -134,7 +138,8 @@ typedef struct order {
 static tl_status f_order(tl_tensor *const *in, void *c, tl_tensor **out) {
   const order *o = c;
   tl_tensor *ids = NULL;
-  tl_status st = o->k < 0 ? tl_sort(in[0], o->d, o->descending, out, &ids) : tl_topk(in[0], o->k, o->d, o->descending, false, out, &ids);
+  tl_status st = o->k < 0 ? tl_sort(in[0], o->d, o->descending, out, &ids)
+                          : tl_topk(in[0], o->k, o->d, o->descending, false, out, &ids);
   tl_tensor_free(ids);
   return st;
 }
@@ -177,5 +182,5 @@ START_TEST(failing_allocations) {
 }
 END_TEST
 
-TEST_MAIN("sort", nan_is_the_largest_and_zeros_are_equal, integers_sort_over_their_whole_range, every_length_and_dtype, any_dim_of_any_layout,
-          scalars_empty_rows_and_errors, gradients, failing_allocations)
+TEST_MAIN("sort", nan_is_the_largest_and_zeros_are_equal, integers_sort_over_their_whole_range, every_length_and_dtype,
+          any_dim_of_any_layout, scalars_empty_rows_and_errors, gradients, failing_allocations)
