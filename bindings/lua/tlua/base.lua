@@ -364,7 +364,10 @@ function base.flag(op, given, name)
   if key ~= name or next(given, key) ~= nil then
     base.options(op, given, { [name] = false })
   end
-  return value and true or false
+  if value ~= true and value ~= false then
+    fail(("%s: option '%s' must be true or false, got %s"):format(op, name, kind(value)))
+  end
+  return value
 end
 
 -- ---- dtypes and devices ----
