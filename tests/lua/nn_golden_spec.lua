@@ -4,8 +4,6 @@ local here = debug.getinfo(1, "S").source:match("^@(.*)lua/[^/]*$")
 package.path = here .. "golden/?.lua;" .. package.path
 local numbers = require "numbers"
 
-local environment = { nn = tl.nn, W3 = numbers.tensor({ 3 }, 7, { dtype = "float64" }):abs() }
-
 -- In float64 every digit of the files counts; in the others their own precision does.
 local precisions = {
   float64 = { rtol = 2e-6, atol = 2e-7 },
@@ -14,7 +12,10 @@ local precisions = {
   bfloat16 = { rtol = 6e-2, atol = 6e-2 },
 }
 
-local function make(source) return setfenv(assert(loadstring("return " .. source)), environment)() end
+local function make(source)
+  local environment = { nn = tl.nn, W3 = numbers.tensor({ 3 }, 7, { dtype = "float64" }):abs() }
+  return setfenv(assert(loadstring("return " .. source)), environment)()
+end
 
 local function same(what, dtype, expected, t)
   assert.are.same(expected[1], t.shape, what)
