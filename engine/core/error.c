@@ -3,14 +3,36 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "core/tensor.h"
 
-static _Thread_local char message[512];
+/* Texts live on the heap: a library that is opened late has little room for thread-local storage (dlopen). */
+typedef struct texts {
+  char message[512];
+  char ring[8][TL_SHAPE_CHARS];
+  unsigned next;
+} texts;
+
+static _Thread_local texts *mine;
 static _Thread_local tl_error last = {TL_OK, "", "", "", 0};
 static _Thread_local int index_base = 0;
 
 volatile int tl_interrupt_flag = 0;
+
+/* Without memory all threads share one set: a message may then be garbled, which beats none. */
+static texts *my_texts(void) {
+  static texts shared;
+  if (mine == NULL) mine = calloc(1, sizeof *mine);
+  if (mine == NULL) return &shared;
+  return mine;
+}
+
+void tl_error_thread_exit(void) {
+  tl_clear_error();
+  free(mine);
+  mine = NULL;
+}
 
 const tl_error *tl_last_error(void) { return &last; }
 
@@ -22,13 +44,14 @@ int64_t tl_position(int64_t i) { return i < 0 ? i : i + index_base; }
 
 tl_status tl_fail(int code, const char *op, const char *file, int line, const char *format, ...) {
   /* Formatted aside first: an argument may be the former message. */
-  char text[sizeof message];
+  texts *t = my_texts();
+  char text[sizeof t->message];
   va_list args;
   va_start(args, format);
   vsnprintf(text, sizeof text, format, args);
   va_end(args);
-  snprintf(message, sizeof message, "%s", text);
-  last = (tl_error){code, op, message, file, line};
+  snprintf(t->message, sizeof t->message, "%s", text);
+  last = (tl_error){code, op, t->message, file, line};
   return (tl_status)code;
 }
 
@@ -58,7 +81,6 @@ const char *tl_shape_text(int ndim, const int64_t *shape, char buffer[TL_SHAPE_C
 }
 
 const char *tl_shape_of(const tl_tensor *t) {
-  static _Thread_local char ring[8][TL_SHAPE_CHARS];
-  static _Thread_local unsigned next = 0;
-  return tl_shape_text(t->ndim, t->shape, ring[next++ % 8]);
+  texts *own = my_texts();
+  return tl_shape_text(t->ndim, t->shape, own->ring[own->next++ % 8]);
 }

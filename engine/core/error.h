@@ -24,6 +24,9 @@ tl_status tl_fail(int code, const char *op, const char *file, int line, const ch
 /* A 0-based position (dim or index) as the user of this thread counts: for messages. Negatives stay. */
 int64_t tl_position(int64_t i);
 
+/* This thread's texts go back to the system (part of tl_thread_exit). */
+void tl_error_thread_exit(void);
+
 extern volatile int tl_interrupt_flag;
 tl_status tl_interrupted(const char *op); /* clears the flag, fails with TL_ERR_INTERRUPT */
 

@@ -174,6 +174,7 @@ tl_status tl_empty_cache(tl_device device) {
 
 void tl_thread_exit(void) {
   flush();
+  tl_error_thread_exit();
   for (int c = 0; c < SMALL_CLASSES; c++)
     while (small_lists[c] != NULL) {
       small *s = small_lists[c];
