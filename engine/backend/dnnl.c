@@ -17,21 +17,22 @@ static tl_status failed(const char *op, dnnl_status_t status, const char *what) 
                        : status == dnnl_unimplemented     ? "not implemented"
                        : status == dnnl_runtime_error     ? "runtime error"
                                                           : "failure";
-  return TL_FAIL(status == dnnl_out_of_memory ? TL_ERR_MEMORY : TL_ERR_UNSUPPORTED, op, "oneDNN cannot %s: %s (status %d)",
-                 what, reason, (int)status);
+  return TL_FAIL(status == dnnl_out_of_memory ? TL_ERR_MEMORY : TL_ERR_UNSUPPORTED, op,
+                 "oneDNN cannot %s: %s (status %d)", what, reason, (int)status);
 }
 
-#define DNNL_TRY(op, what, call)                                     \
-  do {                                                               \
-    dnnl_status_t try_ = (call);                                     \
-    if (try_ != dnnl_success) return failed((op), try_, (what));     \
+#define DNNL_TRY(op, what, call)                                 \
+  do {                                                           \
+    dnnl_status_t try_ = (call);                                 \
+    if (try_ != dnnl_success) return failed((op), try_, (what)); \
   } while (0)
 
 tl_status tl_dnnl_sgemm(const char *op, bool a_transposed, bool b_transposed, int64_t m, int64_t n, int64_t k,
                         float alpha, const float *a, int64_t lda, const float *b, int64_t ldb, float beta, float *c,
                         int64_t ldc) {
-  DNNL_TRY(op, "multiply", dnnl_sgemm(a_transposed ? 'T' : 'N', b_transposed ? 'T' : 'N', m, n, k, alpha, a, lda, b, ldb,
-                                      beta, c, ldc));
+  DNNL_TRY(
+      op, "multiply",
+      dnnl_sgemm(a_transposed ? 'T' : 'N', b_transposed ? 'T' : 'N', m, n, k, alpha, a, lda, b, ldb, beta, c, ldc));
   return TL_OK;
 }
 
@@ -66,7 +67,7 @@ typedef struct plan {
 
 static struct {
   pthread_mutex_t lock;
-  dnnl_engine_t engine; /* made at the first use */
+  dnnl_engine_t engine;    /* made at the first use */
   plan *plans[SETS][WAYS]; /* newest first */
 } cache = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -95,7 +96,8 @@ static void plan_drop(plan *p) {
 }
 
 static plan_key key_of(const tl_convolution *c, enum pass pass, bool bias) {
-  plan_key k = {.pass = pass, .bias = bias, .threads = omp_get_max_threads(), .sizes = {c->batch, c->in, c->out, c->groups}};
+  plan_key k = {
+      .pass = pass, .bias = bias, .threads = omp_get_max_threads(), .sizes = {c->batch, c->in, c->out, c->groups}};
   const int64_t *pairs[6] = {c->size, c->kernel, c->result, c->stride, c->padding, c->dilation};
   for (int i = 0; i < 6; i++) memcpy(k.sizes + 4 + 2 * i, pairs[i], 2 * sizeof(int64_t));
   return k;
@@ -140,7 +142,8 @@ static void keep_plan(plan *p) {
 /* Plain descriptors of all sides; grouped weights have a dim more. */
 static dnnl_status_t describe(const tl_convolution *c, plan *p) {
   const int64_t g = c->groups;
-  dnnl_dims_t x = {c->batch, c->in, c->size[0], c->size[1]}, y = {c->batch, c->out, c->result[0], c->result[1]}, b = {c->out};
+  dnnl_dims_t x = {c->batch, c->in, c->size[0], c->size[1]}, y = {c->batch, c->out, c->result[0], c->result[1]},
+              b = {c->out};
   dnnl_dims_t w = {c->out, c->in, c->kernel[0], c->kernel[1]};
   dnnl_dims_t wg = {g, c->out / g, c->in / g, c->kernel[0], c->kernel[1]};
   dnnl_status_t st = dnnl_memory_desc_init_by_tag(&p->sides[X].plain, 4, x, dnnl_f32, dnnl_nchw);
@@ -157,7 +160,8 @@ static dnnl_status_t any_layout(const dnnl_memory_desc_t *plain, dnnl_memory_des
   return dnnl_memory_desc_init_by_tag(any, plain->ndims, plain->dims, plain->data_type, dnnl_format_tag_any);
 }
 
-static dnnl_status_t make_desc(const tl_convolution *c, plan *p, enum pass pass, bool bias, dnnl_primitive_desc_t *out) {
+static dnnl_status_t make_desc(const tl_convolution *c, plan *p, enum pass pass, bool bias,
+                               dnnl_primitive_desc_t *out) {
   dnnl_memory_desc_t any[SIDES];
   dnnl_status_t st = dnnl_success;
   for (int s = 0; s < SIDES && st == dnnl_success; s++) st = any_layout(&p->sides[s].plain, &any[s]);
@@ -167,8 +171,8 @@ static dnnl_status_t make_desc(const tl_convolution *c, plan *p, enum pass pass,
   const dnnl_memory_desc_t *b = bias ? &p->bias : NULL;
   dnnl_convolution_desc_t d;
   const dnnl_alg_kind_t direct = dnnl_convolution_direct;
-  st = dnnl_dilated_convolution_forward_desc_init(&d, dnnl_forward_training, direct, &any[X], &any[W], b, &any[Y], stride,
-                                                  dilation, padding, padding);
+  st = dnnl_dilated_convolution_forward_desc_init(&d, dnnl_forward_training, direct, &any[X], &any[W], b, &any[Y],
+                                                  stride, dilation, padding, padding);
   if (st != dnnl_success) return st;
   dnnl_primitive_attr_t attr;
   st = dnnl_primitive_attr_create(&attr);
@@ -177,11 +181,10 @@ static dnnl_status_t make_desc(const tl_convolution *c, plan *p, enum pass pass,
   dnnl_primitive_desc_t forward = NULL;
   if (st == dnnl_success) st = dnnl_primitive_desc_create(&forward, &d, attr, cache.engine, NULL);
   if (st == dnnl_success && pass != FORWARD) {
-    st = pass == BACKWARD_DATA
-             ? dnnl_dilated_convolution_backward_data_desc_init(&d, direct, &any[X], &any[W], &any[Y], stride, dilation,
-                                                                padding, padding)
-             : dnnl_dilated_convolution_backward_weights_desc_init(&d, direct, &any[X], &any[W], b, &any[Y], stride,
-                                                                   dilation, padding, padding);
+    st = pass == BACKWARD_DATA ? dnnl_dilated_convolution_backward_data_desc_init(&d, direct, &any[X], &any[W], &any[Y],
+                                                                                  stride, dilation, padding, padding)
+                               : dnnl_dilated_convolution_backward_weights_desc_init(
+                                     &d, direct, &any[X], &any[W], b, &any[Y], stride, dilation, padding, padding);
     if (st == dnnl_success) st = dnnl_primitive_desc_create(out, &d, attr, cache.engine, forward);
     dnnl_primitive_desc_destroy(forward);
   } else {
@@ -310,7 +313,8 @@ static const int arguments[3][SIDES + 1] = {
     [BACKWARD_WEIGHT] = {DNNL_ARG_SRC, DNNL_ARG_DIFF_WEIGHTS, DNNL_ARG_DIFF_DST, DNNL_ARG_DIFF_BIAS},
 };
 
-/* One pass over plain x, w, y. *y_memory: y in the plan's layout if it is there already, else NULL; it leaves with it. */
+/* One pass over plain x, w, y. *y_memory: y in the plan's layout if it is there already, else NULL; it leaves with
+ * it. */
 static tl_status run_plan(run *r, const plan *p, const float *x, const float *w, const float *y, const float *bias,
                           dnnl_memory_t *y_memory) {
   const enum pass pass = (enum pass)p->key.pass;
@@ -354,8 +358,8 @@ tl_status tl_dnnl_conv_forward(const tl_convolution *c, const float *x, const fl
 }
 
 /* Both passes want dy in the same layout as a rule: it is reordered once. */
-static tl_status run_backward(const tl_convolution *c, const plan *data, const plan *weight, const float *x, const float *w,
-                              const float *dy, float *dx, float *dw, float *dbias) {
+static tl_status run_backward(const tl_convolution *c, const plan *data, const plan *weight, const float *x,
+                              const float *w, const float *dy, float *dx, float *dw, float *dbias) {
   run r, r2;
   dnnl_memory_t shared = NULL;
   TL_TRY(run_begin(&r, c->op));
@@ -372,8 +376,8 @@ static tl_status run_backward(const tl_convolution *c, const plan *data, const p
   return st;
 }
 
-tl_status tl_dnnl_conv_backward(const tl_convolution *c, const float *x, const float *w, const float *dy, float *dx, float *dw,
-                                float *dbias) {
+tl_status tl_dnnl_conv_backward(const tl_convolution *c, const float *x, const float *w, const float *dy, float *dx,
+                                float *dw, float *dbias) {
   plan *data = NULL, *weight = NULL;
   tl_status st = dx == NULL ? TL_OK : plan_of(c, BACKWARD_DATA, false, &data);
   /* oneDNN has no pass for the bias alone: the weights' gradient goes to a temporary then */
@@ -381,5 +385,56 @@ tl_status tl_dnnl_conv_backward(const tl_convolution *c, const float *x, const f
   if (st == TL_OK) st = run_backward(c, data, weight, x, w, dy, dx, dw, dbias);
   plan_drop(data);
   plan_drop(weight);
+  return st;
+}
+
+/* ---- bfloat16 products ---- */
+
+bool tl_dnnl_fast_bfloat16(void) { return dnnl_get_effective_cpu_isa() >= dnnl_cpu_isa_avx512_core_amx; }
+
+static dnnl_status_t describe_matrix(dnnl_memory_desc_t *md, int64_t rows, int64_t cols, int64_t row, int64_t col) {
+  const dnnl_dims_t dims = {rows, cols}, strides = {row, col};
+  return dnnl_memory_desc_init_by_strides(md, 2, dims, dnnl_bf16, strides);
+}
+
+/* oneDNN keeps its primitives itself; finding one again is quick beside a large product. */
+static dnnl_status_t make_matmul(const dnnl_memory_desc_t md[4], bool bias, dnnl_primitive_t *out) {
+  dnnl_matmul_desc_t d;
+  dnnl_primitive_desc_t desc;
+  dnnl_status_t st = dnnl_matmul_desc_init(&d, &md[0], &md[1], bias ? &md[3] : NULL, &md[2]);
+  if (st == dnnl_success) st = dnnl_primitive_desc_create(&desc, &d, NULL, cache.engine, NULL);
+  if (st != dnnl_success) return st;
+  st = dnnl_primitive_create(out, desc);
+  dnnl_primitive_desc_destroy(desc);
+  return st;
+}
+
+tl_status tl_dnnl_bfloat16_gemm(const char *op, int64_t m, int64_t n, int64_t k, const tl_matrix *a, const tl_matrix *b,
+                                const void *bias, int64_t bias_stride, const tl_matrix *c) {
+  dnnl_memory_desc_t md[4];
+  dnnl_primitive_t matmul;
+  run r;
+  TL_TRY(get_engine(op));
+  dnnl_status_t status = describe_matrix(&md[0], m, k, a->row, a->col);
+  if (status == dnnl_success) status = describe_matrix(&md[1], k, n, b->row, b->col);
+  if (status == dnnl_success) status = describe_matrix(&md[2], m, n, c->row, 1);
+  if (status == dnnl_success) status = describe_matrix(&md[3], 1, n, n * bias_stride, bias_stride);
+  if (status == dnnl_success) status = make_matmul(md, bias != NULL, &matmul);
+  if (status != dnnl_success) return failed(op, status, "plan a product");
+  const int names[4] = {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST, DNNL_ARG_BIAS};
+  const void *data[4] = {a->data, b->data, c->data, bias};
+  dnnl_exec_arg_t args[4];
+  tl_status st = run_begin(&r, op);
+  if (st == TL_OK) {
+    int count = bias == NULL ? 3 : 4;
+    for (int i = 0; i < count && st == TL_OK; i++) {
+      args[i].arg = names[i];
+      st = lay_out(&r, &md[i], data[i], &args[i].memory);
+    }
+    status = st == TL_OK ? dnnl_primitive_execute(matmul, r.stream, count, args) : dnnl_success;
+    if (status != dnnl_success) st = failed(op, status, "compute");
+    run_end(&r);
+  }
+  dnnl_primitive_destroy(matmul);
   return st;
 }

@@ -5,15 +5,23 @@
 
 #include "backend/kernels.h"
 
-/* c = alpha * op(a) op(b) + beta * c, row-major float32: op(a) (m, k), op(b) (k, n), c (m, n). op(x) is x, or its transpose
- * when transposed; ld is the distance of two rows of what is stored. May be called inside a parallel region. */
+/* c = alpha * op(a) op(b) + beta * c, row-major float32: op(a) (m, k), op(b) (k, n), c (m, n). op(x) is x, or its
+ * transpose when transposed; ld is the distance of two rows of what is stored. May be called inside a parallel region. */
 tl_status tl_dnnl_sgemm(const char *op, bool a_transposed, bool b_transposed, int64_t m, int64_t n, int64_t k,
                         float alpha, const float *a, int64_t lda, const float *b, int64_t ldb, float beta, float *c,
                         int64_t ldc);
 
-/* tl_kernels.conv_forward and conv_backward for float32. Plans are made once for each shape and kept (a bounded number). */
+/* Does this processor multiply bfloat16 matrices faster than float32 ones (AMX)? */
+bool tl_dnnl_fast_bfloat16(void);
+/* c = a b + bias in bfloat16 with float32 sums: element (i, j) of x lies i * row + j * col elements after data, c has
+ * col 1; bias (n) may be NULL. Setting it up costs microseconds: for large products. */
+tl_status tl_dnnl_bfloat16_gemm(const char *op, int64_t m, int64_t n, int64_t k, const tl_matrix *a, const tl_matrix *b,
+                                const void *bias, int64_t bias_stride, const tl_matrix *c);
+
+/* tl_kernels.conv_forward and conv_backward for float32. Plans are made once for each shape and kept (a bounded
+ * number). */
 tl_status tl_dnnl_conv_forward(const tl_convolution *c, const float *x, const float *w, const float *bias, float *y);
-tl_status tl_dnnl_conv_backward(const tl_convolution *c, const float *x, const float *w, const float *dy, float *dx, float *dw,
-                                float *dbias);
+tl_status tl_dnnl_conv_backward(const tl_convolution *c, const float *x, const float *w, const float *dy, float *dx,
+                                float *dw, float *dbias);
 
 #endif

@@ -18,8 +18,8 @@ static void spread(int64_t to[2], int n, const int64_t *from, int64_t missing) {
   to[1] = from[n - 1];
 }
 
-static tl_status check_geometry(geometry *g, int n, const int64_t *stride, const int64_t *padding, const int64_t *dilation,
-                                int64_t groups) {
+static tl_status check_geometry(geometry *g, int n, const int64_t *stride, const int64_t *padding,
+                                const int64_t *dilation, int64_t groups) {
   g->n = n;
   g->groups = groups;
   spread(g->stride, n, stride, 1);
@@ -44,22 +44,24 @@ static tl_status check_tensors(const geometry *g, const tl_tensor *x, const tl_t
   for (int i = 0; i < 2 && others[i] != NULL; i++) {
     TL_TRY(tl_check_same_device(g->op, x, others[i]));
     if (x->dtype != others[i]->dtype)
-      return TL_FAIL(TL_ERR_DTYPE, g->op, "a %s input and a %s %s: convert one of them with to()", tl_dtype_name(x->dtype),
-                     tl_dtype_name(others[i]->dtype), i == 0 ? "weight" : "bias");
+      return TL_FAIL(TL_ERR_DTYPE, g->op, "a %s input and a %s %s: convert one of them with to()",
+                     tl_dtype_name(x->dtype), tl_dtype_name(others[i]->dtype), i == 0 ? "weight" : "bias");
   }
   if (b != NULL && (b->ndim != 1 || b->shape[0] != channels))
-    return TL_FAIL(TL_ERR_SHAPE, g->op, "a bias of %s for a weight of %s: (%lld) expected", tl_shape_of(b), tl_shape_of(w),
-                   (long long)channels);
+    return TL_FAIL(TL_ERR_SHAPE, g->op, "a bias of %s for a weight of %s: (%lld) expected", tl_shape_of(b),
+                   tl_shape_of(w), (long long)channels);
   return TL_OK;
 }
 
 static tl_status check_channels(const geometry *g, const tl_tensor *x, const tl_tensor *w, int64_t expected) {
   if (x->shape[1] != expected)
-    return TL_FAIL(TL_ERR_SHAPE, g->op, "an input of %s and a weight of %s with %lld group%s: %lld input channels, %lld expected",
-                   tl_shape_of(x), tl_shape_of(w), (long long)g->groups, g->groups == 1 ? "" : "s", (long long)x->shape[1],
-                   (long long)expected);
+    return TL_FAIL(TL_ERR_SHAPE, g->op,
+                   "an input of %s and a weight of %s with %lld group%s: %lld input channels, %lld expected",
+                   tl_shape_of(x), tl_shape_of(w), (long long)g->groups, g->groups == 1 ? "" : "s",
+                   (long long)x->shape[1], (long long)expected);
   if (w->shape[0] % g->groups != 0)
-    return TL_FAIL(TL_ERR_SHAPE, g->op, "a weight of %s does not divide into %lld groups", tl_shape_of(w), (long long)g->groups);
+    return TL_FAIL(TL_ERR_SHAPE, g->op, "a weight of %s does not divide into %lld groups", tl_shape_of(w),
+                   (long long)g->groups);
   return TL_OK;
 }
 
@@ -75,8 +77,8 @@ static tl_convolution describe(const geometry *g, const tl_tensor *x, const tl_t
 
 /* Nothing to compute: the result is the bias, gradients of factors are zeros. */
 static bool degenerate(const tl_convolution *c) {
-  return c->batch == 0 || c->in == 0 || c->out == 0 || c->size[0] * c->size[1] == 0 || c->kernel[0] * c->kernel[1] == 0 ||
-         c->result[0] * c->result[1] == 0;
+  return c->batch == 0 || c->in == 0 || c->out == 0 || c->size[0] * c->size[1] == 0 ||
+         c->kernel[0] * c->kernel[1] == 0 || c->result[0] * c->result[1] == 0;
 }
 
 /* y += b (or y = b) along dim 1, unrecorded */
@@ -109,8 +111,8 @@ static tl_status run_forward(const tl_convolution *c, tl_tensor *x, tl_tensor *w
 static void *data_or_null(tl_tensor *t) { return t == NULL ? NULL : tl_data(t); }
 
 /* x and w may be NULL where no gradient needs them; dx, dw, db are contiguous outputs or NULL. */
-static tl_status run_backward(const tl_convolution *c, tl_tensor *x, tl_tensor *w, tl_tensor *dy, tl_tensor *dx, tl_tensor *dw,
-                              tl_tensor *db) {
+static tl_status run_backward(const tl_convolution *c, tl_tensor *x, tl_tensor *w, tl_tensor *dy, tl_tensor *dx,
+                              tl_tensor *dw, tl_tensor *db) {
   TL_KERNEL(dy, conv_backward, c->op);
   tl_tensor *xc = NULL, *wc = NULL, *dyc;
   TL_TRY(tl_contiguous(dy, &dyc));
@@ -179,8 +181,8 @@ static tl_status conv_backward(tl_node *n, tl_tensor *const *grad_out, tl_tensor
 static const tl_node_class conv1d_class = {"conv1d", conv_backward, NULL};
 static const tl_node_class conv2d_class = {"conv2d", conv_backward, NULL};
 
-static tl_status record(const tl_node_class *cls, const tl_convolution *c, int n, tl_tensor *x, tl_tensor *w, tl_tensor *b,
-                        tl_tensor *y) {
+static tl_status record(const tl_node_class *cls, const tl_convolution *c, int n, tl_tensor *x, tl_tensor *w,
+                        tl_tensor *b, tl_tensor *y) {
   tl_tensor *in[3] = {x, w, b};
   int inputs = b == NULL ? 2 : 3;
   if (!tl_records(inputs, in)) return TL_OK;
@@ -193,8 +195,9 @@ static tl_status set_result(const geometry *g, tl_convolution *c, const tl_tenso
   for (int d = 0; d < 2; d++) {
     const int64_t padded = c->size[d] + 2 * c->padding[d], reach = c->dilation[d] * (c->kernel[d] - 1) + 1;
     if (padded < reach)
-      return TL_FAIL(TL_ERR_SHAPE, g->op, "the kernel of %s reaches over %lld elements, the padded input of %s has %lld",
-                     tl_shape_of(w), (long long)reach, tl_shape_of(x), (long long)padded);
+      return TL_FAIL(TL_ERR_SHAPE, g->op,
+                     "the kernel of %s reaches over %lld elements, the padded input of %s has %lld", tl_shape_of(w),
+                     (long long)reach, tl_shape_of(x), (long long)padded);
     c->result[d] = (padded - reach) / c->stride[d] + 1;
   }
   return TL_OK;
@@ -237,13 +240,15 @@ static tl_status transpose_backward(tl_node *n, tl_tensor *const *grad_out, tl_t
 
 static const tl_node_class transpose_class = {"conv_transpose2d", transpose_backward, NULL};
 
-static tl_status set_transposed_size(const geometry *g, tl_convolution *c, const int64_t *output_padding, const tl_tensor *x) {
+static tl_status set_transposed_size(const geometry *g, tl_convolution *c, const int64_t *output_padding,
+                                     const tl_tensor *x) {
   for (int d = 0; d < 2; d++) {
     const int64_t extra = output_padding[d];
     if (extra < 0 || extra >= c->stride[d])
       return TL_FAIL(TL_ERR_VALUE, g->op, "output_padding %lld: at least 0 and less than the stride of %lld is needed",
                      (long long)extra, (long long)c->stride[d]);
-    c->size[d] = (c->result[d] - 1) * c->stride[d] - 2 * c->padding[d] + c->dilation[d] * (c->kernel[d] - 1) + extra + 1;
+    c->size[d] =
+        (c->result[d] - 1) * c->stride[d] - 2 * c->padding[d] + c->dilation[d] * (c->kernel[d] - 1) + extra + 1;
     if (c->size[d] < 1)
       return TL_FAIL(TL_ERR_SHAPE, g->op, "an input of %s with padding %lld leaves no output", tl_shape_of(x),
                      (long long)c->padding[d]);

@@ -1,6 +1,6 @@
-/* einsum.c: sums of products by the names of dims, e.g. "bij,bjk->bik" (Einstein's convention, as numpy and PyTorch have
- * it). Everything is made of recorded operations: diagonals, sums, permutations and one batched product for each operand
- * after the first, from left to right. */
+/* einsum.c: sums of products by the names of dims, e.g. "bij,bjk->bik" (Einstein's convention, as numpy and PyTorch
+ * have it). Everything is made of recorded operations: diagonals, sums, permutations and one batched product for each
+ * operand after the first, from left to right. */
 #include <string.h>
 
 #include "autograd/tape.h"
@@ -22,10 +22,10 @@ typedef struct plan {
   const char *equation;
   int terms;
   term in[MAX_TERMS], out;
-  bool has_output;            /* "->" was written */
-  int ellipsis_dims;          /* the most that "..." stands for in any operand */
-  int64_t size[LABELS];       /* -1: not seen */
-  int first[LABELS];          /* the operand that gave the size */
+  bool has_output;      /* "->" was written */
+  int ellipsis_dims;    /* the most that "..." stands for in any operand */
+  int64_t size[LABELS]; /* -1: not seen */
+  int first[LABELS];    /* the operand that gave the size */
 } plan;
 
 /* A tensor (owned) and the labels of its dims. */
@@ -35,7 +35,9 @@ typedef struct operand {
   uint8_t label[TL_MAX_DIMS];
 } operand;
 
-static char letter_of(int label) { return label >= LETTERS ? '.' : label < 26 ? (char)('A' + label) : (char)('a' + label - 26); }
+static char letter_of(int label) {
+  return label >= LETTERS ? '.' : label < 26 ? (char)('A' + label) : (char)('a' + label - 26);
+}
 
 /* ---- the equation ---- */
 
@@ -77,7 +79,8 @@ static tl_status parse(plan *p, int operands) {
     if (*at != '\0') return TL_FAIL(TL_ERR_VALUE, OP, "'%s': the result is one term", p->equation);
   }
   if (p->terms != operands)
-    return TL_FAIL(TL_ERR_VALUE, OP, "'%s' has %d operand%s, got %d", p->equation, p->terms, p->terms == 1 ? "" : "s", operands);
+    return TL_FAIL(TL_ERR_VALUE, OP, "'%s' has %d operand%s, got %d", p->equation, p->terms, p->terms == 1 ? "" : "s",
+                   operands);
   return TL_OK;
 }
 
@@ -136,12 +139,14 @@ static tl_status settle_output(plan *p) {
   for (int d = 0; d < o->n; d++) {
     const int l = o->label[d];
     if (seen[l]) return TL_FAIL(TL_ERR_VALUE, OP, "'%s': the result names '%c' twice", p->equation, letter_of(l));
-    if (p->size[l] == -1) return TL_FAIL(TL_ERR_VALUE, OP, "'%s': no operand has the result's '%c'", p->equation, letter_of(l));
+    if (p->size[l] == -1)
+      return TL_FAIL(TL_ERR_VALUE, OP, "'%s': no operand has the result's '%c'", p->equation, letter_of(l));
     seen[l] = true;
   }
   insert_ellipsis(o, p->ellipsis_dims, p->ellipsis_dims);
   if (o->n > TL_MAX_DIMS)
-    return TL_FAIL(TL_ERR_SHAPE, OP, "'%s': the result has %d dims, a tensor has at most %d", p->equation, o->n, TL_MAX_DIMS);
+    return TL_FAIL(TL_ERR_SHAPE, OP, "'%s': the result has %d dims, a tensor has at most %d", p->equation, o->n,
+                   TL_MAX_DIMS);
   return TL_OK;
 }
 
@@ -285,8 +290,8 @@ static tl_status contract(const plan *p, operand *a, operand *b, const bool keep
     if (dim_of(a, b->label[d]) < 0) add_label(&n, b->label[d]);
   const int ndim = batch.n + m.n + n.n;
   if (ndim > TL_MAX_DIMS)
-    return TL_FAIL(TL_ERR_SHAPE, OP, "'%s': a product on the way has %d dims, a tensor has at most %d", p->equation, ndim,
-                   TL_MAX_DIMS);
+    return TL_FAIL(TL_ERR_SHAPE, OP, "'%s': a product on the way has %d dims, a tensor has at most %d", p->equation,
+                   ndim, TL_MAX_DIMS);
   tl_tensor *product, *shaped;
   TL_TRY(multiply(a, b, &batch, &m, &k, &n, &product));
   int64_t shape[TL_MAX_DIMS];

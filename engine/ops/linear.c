@@ -18,7 +18,10 @@ static tl_status rows_of(tl_tensor *t, tl_tensor **held, tl_matrices *m) {
   }
   if (regular) *held = tl_hold(t);
   else TL_TRY(tl_contiguous(t, held));
-  *m = (tl_matrices){.t = *held, .rows = rows, .cols = t->shape[last], .row = regular ? row : t->shape[last],
+  *m = (tl_matrices){.t = *held,
+                     .rows = rows,
+                     .cols = t->shape[last],
+                     .row = regular ? row : t->shape[last],
                      .col = (*held)->strides[last]};
   return TL_OK;
 }

@@ -35,7 +35,8 @@ static void set_matrix(tl_matrix *to, const tl_matrices *x, int batch_ndim) {
   to->row = x->row;
   to->col = x->col;
   int lead = batch_ndim - x->batch_ndim;
-  for (int d = 0; d < batch_ndim; d++) to->batch[d] = d < lead || x->batch[d - lead] == 1 ? 0 : x->batch_strides[d - lead];
+  for (int d = 0; d < batch_ndim; d++)
+    to->batch[d] = d < lead || x->batch[d - lead] == 1 ? 0 : x->batch_strides[d - lead];
 }
 
 static int64_t broadcast_size(const tl_matrices *x, int batch_ndim, int d) {
@@ -94,8 +95,8 @@ static dims dims_of(const tl_tensor *t) {
 }
 
 /* An unrecorded product with the broadcast batch dims, then summed to `like`. */
-static tl_status summed_product(const char *op, const tl_matrices *a, const tl_matrices *b, double alpha, const dims *like,
-                                tl_tensor **out) {
+static tl_status summed_product(const char *op, const tl_matrices *a, const tl_matrices *b, double alpha,
+                                const dims *like, tl_tensor **out) {
   dims full = {.n = a->batch_ndim > b->batch_ndim ? a->batch_ndim : b->batch_ndim}, wanted = *like;
   for (int d = 0; d < full.n; d++) {
     int64_t size = broadcast_size(a, full.n, d);
@@ -308,7 +309,8 @@ static tl_status check_addmm(tl_tensor *c, tl_tensor *a, tl_tensor *b, double be
     return TL_FAIL(TL_ERR_SHAPE, "addmm", "%s does not broadcast to the product's (%lldx%lld)", tl_shape_of(c),
                    (long long)a->shape[0], (long long)b->shape[1]);
   if (!tl_is_floating(a->dtype) && (beta != (double)(int64_t)beta || alpha != (double)(int64_t)alpha))
-    return TL_FAIL(TL_ERR_VALUE, "addmm", "alpha and beta must be whole numbers for %s tensors", tl_dtype_name(a->dtype));
+    return TL_FAIL(TL_ERR_VALUE, "addmm", "alpha and beta must be whole numbers for %s tensors",
+                   tl_dtype_name(a->dtype));
   return TL_OK;
 }
 

@@ -35,8 +35,10 @@ static tl_status set_windows(tl_pooling *p, const tl_tensor *x, const int64_t *k
     p->padding[d] = padding == NULL ? 0 : padding[d];
     p->dilation[d] = dilation == NULL ? 1 : dilation[d];
     if (p->kernel[d] < 1 || p->stride[d] < 1 || p->padding[d] < 0 || p->dilation[d] < 1)
-      return TL_FAIL(TL_ERR_VALUE, p->op, "kernel %lld, stride %lld, padding %lld, dilation %lld: at least 1, 1, 0 and 1 are needed",
-                     (long long)p->kernel[d], (long long)p->stride[d], (long long)p->padding[d], (long long)p->dilation[d]);
+      return TL_FAIL(TL_ERR_VALUE, p->op,
+                     "kernel %lld, stride %lld, padding %lld, dilation %lld: at least 1, 1, 0 and 1 are needed",
+                     (long long)p->kernel[d], (long long)p->stride[d], (long long)p->padding[d],
+                     (long long)p->dilation[d]);
     const int64_t reach = p->dilation[d] * (p->kernel[d] - 1) + 1;
     if (p->padding[d] > reach / 2)
       return TL_FAIL(TL_ERR_VALUE, p->op, "padding %lld: at most half the window of %lld elements is possible",
@@ -131,8 +133,8 @@ static tl_status average(const tl_node_class *cls, const tl_pooling *p, tl_tenso
   return st;
 }
 
-tl_status tl_avg_pool2d(tl_tensor *x, const int64_t *kernel, const int64_t *stride, const int64_t *padding, bool ceil_mode,
-                        bool count_include_pad, tl_tensor **out) {
+tl_status tl_avg_pool2d(tl_tensor *x, const int64_t *kernel, const int64_t *stride, const int64_t *padding,
+                        bool ceil_mode, bool count_include_pad, tl_tensor **out) {
   TL_TRY(check_input("avg_pool2d", x));
   tl_pooling p = describe("avg_pool2d", x);
   TL_TRY(set_windows(&p, x, kernel, stride, padding, NULL, ceil_mode));
@@ -144,7 +146,8 @@ tl_status tl_adaptive_avg_pool2d(tl_tensor *x, int64_t height, int64_t width, tl
   const char *op = adaptive_class.name;
   TL_TRY(check_input(op, x));
   if (height < 1 || width < 1)
-    return TL_FAIL(TL_ERR_VALUE, op, "an output of %lldx%lld: both must be at least 1", (long long)height, (long long)width);
+    return TL_FAIL(TL_ERR_VALUE, op, "an output of %lldx%lld: both must be at least 1", (long long)height,
+                   (long long)width);
   tl_pooling p = describe(op, x);
   if (p.size[0] * p.size[1] == 0)
     return TL_FAIL(TL_ERR_SHAPE, op, "the input of %s has planes without elements", tl_shape_of(x));

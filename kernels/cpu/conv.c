@@ -1,5 +1,5 @@
-/* conv.c: convolutions. float32 is oneDNN's; float16 and bfloat16 are widened to it and rounded once at the end; float64
- * is a product with the unfolded input (im2col; Chellapilla, Puri, Simard 2006), one sample and group at a time. */
+/* conv.c: convolutions. float32 is oneDNN's; float16 and bfloat16 are widened to it and rounded once at the end;
+ * float64 is a product with the unfolded input (im2col; Chellapilla, Puri, Simard 2006), one sample and group at a time. */
 #include "cpu.h"
 
 #include "backend/dnnl.h"
@@ -16,9 +16,10 @@ static tl_status no_memory(const tl_convolution *c, size_t bytes) {
 
 /* ---- float64 ---- */
 
-/* The elements of x that output row u meets at kernel position (p, q), for every output column v: *first is that of v = 0
- * and each next one lies stride[1] further; only v from *begin to *end lie inside. false: the whole row is padding. */
-static bool meets(const tl_convolution *c, int64_t u, int64_t p, int64_t q, int64_t *first, int64_t *begin, int64_t *end) {
+/* The elements of x that output row u meets at kernel position (p, q), for every output column v: *first is that of v =
+ * 0 and each next one lies stride[1] further; only v from *begin to *end lie inside. false: the whole row is padding. */
+static bool meets(const tl_convolution *c, int64_t u, int64_t p, int64_t q, int64_t *first, int64_t *begin,
+                  int64_t *end) {
   const int64_t h = u * c->stride[0] - c->padding[0] + p * c->dilation[0];
   const int64_t w = q * c->dilation[1] - c->padding[1], stride = c->stride[1];
   if (h < 0 || h >= c->size[0]) return false;
@@ -55,9 +56,15 @@ static void fold(const tl_convolution *c, const double *column, double *x) {
 }
 
 /* c = a b + beta * c of contiguous doubles; a (m, k) or its transpose, b (k, n) or its transpose */
-static tl_status multiply(const char *op, int64_t m, int64_t n, int64_t k, const double *a, bool at, const double *b, bool bt,
-                          double beta, double *c) {
-  const tl_gemm g = {.op = op, .dtype = TL_FLOAT64, .m = m, .n = n, .k = k, .alpha = 1, .beta = beta,
+static tl_status multiply(const char *op, int64_t m, int64_t n, int64_t k, const double *a, bool at, const double *b,
+                          bool bt, double beta, double *c) {
+  const tl_gemm g = {.op = op,
+                     .dtype = TL_FLOAT64,
+                     .m = m,
+                     .n = n,
+                     .k = k,
+                     .alpha = 1,
+                     .beta = beta,
                      .a = {.data = (void *)a, .row = at ? 1 : k, .col = at ? m : 1},
                      .b = {.data = (void *)b, .row = bt ? 1 : n, .col = bt ? k : 1},
                      .c = {.data = c, .row = n, .col = 1}};
@@ -72,7 +79,8 @@ typedef struct part {
 
 static part part_of(const tl_convolution *c, int64_t i) {
   const int64_t sample = i / c->groups, group = i % c->groups;
-  part p = {.outs = c->out / c->groups, .rows = c->in / c->groups * c->kernel[0] * c->kernel[1],
+  part p = {.outs = c->out / c->groups,
+            .rows = c->in / c->groups * c->kernel[0] * c->kernel[1],
             .length = c->result[0] * c->result[1]};
   p.x = (sample * c->in + group * (c->in / c->groups)) * c->size[0] * c->size[1];
   p.w = group * p.outs * p.rows;
@@ -95,15 +103,16 @@ static tl_status forward_f64(const tl_convolution *c, const double *x, const dou
     const part p = part_of(c, i);
     unfold(c, column, x + p.x);
     for (int64_t o = 0; o < p.outs; o++)
-      for (int64_t l = 0; l < p.length; l++) y[p.y + o * p.length + l] = bias == NULL ? 0 : bias[i % c->groups * p.outs + o];
+      for (int64_t l = 0; l < p.length; l++)
+        y[p.y + o * p.length + l] = bias == NULL ? 0 : bias[i % c->groups * p.outs + o];
     st = multiply(c->op, p.outs, p.length, p.rows, w + p.w, false, column, false, 1, y + p.y);
   }
   tl_cpu_free(column, bytes);
   return st;
 }
 
-static tl_status backward_f64(const tl_convolution *c, const double *x, const double *w, const double *dy, double *dx, double *dw,
-                              double *dbias) {
+static tl_status backward_f64(const tl_convolution *c, const double *x, const double *w, const double *dy, double *dx,
+                              double *dw, double *dbias) {
   size_t bytes;
   double *column = column_of(c, &bytes);
   if (column == NULL) return no_memory(c, bytes);
@@ -144,8 +153,8 @@ static tl_status forward_half(const tl_convolution *c, const void *x, const void
   return st;
 }
 
-static tl_status backward_half(const tl_convolution *c, const void *x, const void *w, const void *dy, void *dx, void *dw,
-                               void *dbias) {
+static tl_status backward_half(const tl_convolution *c, const void *x, const void *w, const void *dy, void *dx,
+                               void *dw, void *dbias) {
   const int64_t nx = x_count(c), nw = w_count(c), ny = y_count(c);
   const size_t bytes = (size_t)(2 * (nx + nw) + ny + c->out) * sizeof(float);
   float *fx = tl_cpu_alloc(bytes), *fw = fx + nx, *fy = fw + nw, *fdx = fy + ny, *fdw = fdx + nx, *fdb = fdw + nw;
@@ -170,8 +179,8 @@ tl_status tl_cpu_conv_forward(const tl_convolution *c, const void *x, const void
   return forward_half(c, x, w, bias, y);
 }
 
-tl_status tl_cpu_conv_backward(const tl_convolution *c, const void *x, const void *w, const void *dy, void *dx, void *dw,
-                               void *dbias) {
+tl_status tl_cpu_conv_backward(const tl_convolution *c, const void *x, const void *w, const void *dy, void *dx,
+                               void *dw, void *dbias) {
   if (c->dtype == TL_FLOAT32) return tl_dnnl_conv_backward(c, x, w, dy, dx, dw, dbias);
   if (c->dtype == TL_FLOAT64) return backward_f64(c, x, w, dy, dx, dw, dbias);
   return backward_half(c, x, w, dy, dx, dw, dbias);

@@ -2,7 +2,8 @@
  *
  * float32 goes to oneDNN's sgemm, which takes either operand transposed; operands that fit neither way (expanded, every
  * second column, ...) are packed first. Tiny products are computed in place from any strides: a call into the library
- * would cost more than they do. float64 and integers have one blocked kernel each; the half types are packed to float32. */
+ * would cost more than they do. float64 and integers have one blocked kernel each; the half types are packed to
+ * float32, except large bfloat16 products where the processor is fast at them. */
 #include "cpu.h"
 
 #include <omp.h>
@@ -15,6 +16,9 @@
 #define SMALL 768
 /* A batch item below this is computed by one thread, the batch by all. */
 #define BATCH_ITEM_MAX (1 << 19)
+
+/* From so many multiplications on a bfloat16 product goes to oneDNN as it is, where the processor is fast at that. */
+#define LARGE_BFLOAT16 (1 << 18)
 
 /* ---- geometry ---- */
 
@@ -76,8 +80,10 @@ typedef struct reading {
 } reading;
 
 static reading reading_of(const tl_matrix *x, int64_t rows, int64_t cols) {
-  if ((x->col == 1 || cols == 1) && (x->row >= cols || rows == 1)) return (reading){true, false, rows == 1 ? cols : x->row};
-  if ((x->row == 1 || rows == 1) && (x->col >= rows || cols == 1)) return (reading){true, true, cols == 1 ? rows : x->col};
+  if ((x->col == 1 || cols == 1) && (x->row >= cols || rows == 1))
+    return (reading){true, false, rows == 1 ? cols : x->row};
+  if ((x->row == 1 || rows == 1) && (x->col >= rows || cols == 1))
+    return (reading){true, true, cols == 1 ? rows : x->col};
   return (reading){false, false, 0};
 }
 
@@ -148,8 +154,8 @@ static tl_status direct_f32(const tl_gemm *g) {
   bool first = g->bias != NULL && beta == 0;
   if (first) fill_bias(g);
   int64_t ldc = g->m == 1 ? g->n : g->c.row;
-  TL_TRY(tl_dnnl_sgemm(g->op, a.transposed, b.transposed, g->m, g->n, g->k, (float)g->alpha, g->a.data, a.ld,
-                       g->b.data, b.ld, first ? 1 : beta, g->c.data, ldc));
+  TL_TRY(tl_dnnl_sgemm(g->op, a.transposed, b.transposed, g->m, g->n, g->k, (float)g->alpha, g->a.data, a.ld, g->b.data,
+                       b.ld, first ? 1 : beta, g->c.data, ldc));
   if (g->bias != NULL && !first) add_bias(g);
   return TL_OK;
 }
@@ -177,6 +183,25 @@ static tl_status item_f32(const tl_gemm *g) {
   tl_status st = direct_f32(&packed);
   tl_cpu_free(scratch, bytes);
   return st;
+}
+
+/* Can oneDNN multiply these bfloat16 matrices as they are, and is it worth the set-up? */
+static bool suits_bfloat16(const tl_gemm *g) {
+  return g->dtype == TL_BFLOAT16 && g->alpha == 1 && g->beta == 0 && g->m * g->n * g->k >= LARGE_BFLOAT16 &&
+         (g->bias == NULL || g->bias_stride == 1) && reading_of(&g->a, g->m, g->k).possible &&
+         reading_of(&g->b, g->k, g->n).possible && !omp_in_parallel() && tl_dnnl_fast_bfloat16();
+}
+
+/* x with its strides as sgemm would read it: dims of size 1 have any */
+static tl_matrix as_read(const tl_matrix *x, int64_t rows, int64_t cols) {
+  const reading r = reading_of(x, rows, cols);
+  return (tl_matrix){.data = x->data, .row = r.transposed ? 1 : r.ld, .col = r.transposed ? r.ld : 1};
+}
+
+static tl_status item_bfloat16(const tl_gemm *g) {
+  const tl_matrix a = as_read(&g->a, g->m, g->k), b = as_read(&g->b, g->k, g->n);
+  const tl_matrix c = {.data = g->c.data, .row = g->m == 1 ? g->n : g->c.row, .col = 1};
+  return tl_dnnl_bfloat16_gemm(g->op, g->m, g->n, g->k, &a, &b, g->bias, g->bias_stride, &c);
 }
 
 /* float16 and bfloat16: everything as float32, rounded once at the end. */
@@ -220,73 +245,74 @@ typedef double f64_half __attribute__((vector_size(PANEL / 2 * sizeof(double))))
 typedef int64_t i64_half __attribute__((vector_size(PANEL / 2 * sizeof(int64_t))));
 
 /* sums[r][j] = sum over p of a[r][p] * b[p][j], for the two halves of a panel; rows of a may repeat (the tail) */
-#define BLOCK_KERNEL(T, SUFFIX)                                                                                     \
-  static void block_##SUFFIX(T sums[ROWS][PANEL], const T *const a[ROWS], int64_t step, const T *b, int64_t k) {    \
-    SUFFIX##_half s[ROWS][2] = {0}, b0, b1;                                                                         \
-    for (int64_t p = 0; p < k; p++, b += PANEL) {                                                                   \
-      memcpy(&b0, b, sizeof b0);                                                                                    \
-      memcpy(&b1, b + PANEL / 2, sizeof b1);                                                                        \
-      _Pragma("GCC unroll 4") for (int r = 0; r < ROWS; r++) {                                                      \
-        s[r][0] += a[r][p * step] * b0;                                                                             \
-        s[r][1] += a[r][p * step] * b1;                                                                             \
-      }                                                                                                             \
-    }                                                                                                               \
-    memcpy(sums, s, sizeof s);                                                                                      \
+#define BLOCK_KERNEL(T, SUFFIX)                                                                                  \
+  static void block_##SUFFIX(T sums[ROWS][PANEL], const T *const a[ROWS], int64_t step, const T *b, int64_t k) { \
+    SUFFIX##_half s[ROWS][2] = {0}, b0, b1;                                                                      \
+    for (int64_t p = 0; p < k; p++, b += PANEL) {                                                                \
+      memcpy(&b0, b, sizeof b0);                                                                                 \
+      memcpy(&b1, b + PANEL / 2, sizeof b1);                                                                     \
+      _Pragma("GCC unroll 4") for (int r = 0; r < ROWS; r++) {                                                   \
+        s[r][0] += a[r][p * step] * b0;                                                                          \
+        s[r][1] += a[r][p * step] * b1;                                                                          \
+      }                                                                                                          \
+    }                                                                                                            \
+    memcpy(sums, s, sizeof s);                                                                                   \
   }
 
-/* One problem in T; LOAD and STORE convert rows. Panels are independent: one thread computes each sum from first to last. */
-#define ITEM_KERNEL(T, SUFFIX, LOAD, STORE)                                                                       \
-  BLOCK_KERNEL(T, SUFFIX)                                                                                         \
-  static void panel_##SUFFIX(const tl_gemm *g, const T *a, int64_t a_row, int64_t a_col, int64_t first, T *b) {   \
-    const int64_t size = (int64_t)tl_dtype_size(g->dtype);                                                        \
-    const int width = g->n - first < PANEL ? (int)(g->n - first) : PANEL;                                         \
-    const char *src = (const char *)g->b.data + first * g->b.col * size;                                          \
-    T bias[PANEL] = {0}, old[PANEL], sums[ROWS][PANEL];                                                           \
-    for (int64_t p = 0; p < g->k; p++) {                                                                          \
-      for (int j = width; j < PANEL; j++) b[p * PANEL + j] = 0;                                                   \
-      LOAD(b + p * PANEL, g->dtype, src + p * g->b.row * size, g->b.col * size, width);                           \
-    }                                                                                                             \
-    if (g->bias != NULL)                                                                                          \
-      LOAD(bias, g->dtype, (const char *)g->bias + first * g->bias_stride * size, g->bias_stride * size, width);  \
-    for (int64_t i = 0; i < g->m; i += ROWS) {                                                                    \
-      const T *rows[ROWS];                                                                                        \
-      for (int r = 0; r < ROWS; r++) rows[r] = a + (i + r < g->m ? i + r : i) * a_row;                            \
-      block_##SUFFIX(sums, rows, a_col, b, g->k);                                                                 \
-      for (int r = 0; r < ROWS && i + r < g->m; r++) {                                                            \
-        char *c = (char *)g->c.data + ((i + r) * g->c.row + first) * size;                                        \
-        T *y = sums[r];                                                                                           \
-        if (g->alpha != 1)                                                                                        \
-          for (int j = 0; j < PANEL; j++) y[j] = (T)g->alpha * y[j];                                              \
-        if (g->beta != 0) {                                                                                       \
-          LOAD(old, g->dtype, c, size, width);                                                                    \
-          for (int j = 0; j < width; j++) y[j] += (T)g->beta * old[j];                                            \
-        }                                                                                                         \
-        for (int j = 0; j < PANEL; j++) y[j] += bias[j];                                                          \
-        STORE(c, g->dtype, size, y, width);                                                                       \
-      }                                                                                                           \
-    }                                                                                                             \
-  }                                                                                                               \
-  static tl_status item_##SUFFIX(const tl_gemm *g, bool stored_in_t) {                                            \
-    const int64_t size = (int64_t)tl_dtype_size(g->dtype), panels = (g->n + PANEL - 1) / PANEL;                   \
-    const bool parallel = g->m * g->n * g->k > TL_PARALLEL_MIN * 4 && panels > 1 && !omp_in_parallel();           \
-    const int threads = parallel ? omp_get_max_threads() : 1;                                                     \
-    size_t a_bytes = stored_in_t ? 0 : (size_t)(g->m * g->k) * sizeof(T), panel = (size_t)g->k * PANEL;           \
-    size_t bytes = a_bytes + panel * sizeof(T) * (size_t)threads;                                                 \
-    T *scratch = tl_cpu_alloc(bytes), *a = g->a.data;                                                             \
-    if (scratch == NULL) return no_memory(g, bytes);                                                              \
-    T *packed = scratch + panel * (size_t)threads;                                                                \
-    if (!stored_in_t) {                                                                                           \
-      a = packed;                                                                                                 \
-      for (int64_t i = 0; i < g->m; i++)                                                                          \
-        for (int64_t done = 0; done < g->k; done += TL_CHUNK)                                                     \
+/* One problem in T; LOAD and STORE convert rows. Panels are independent: one thread computes each sum from first to
+ * last. */
+#define ITEM_KERNEL(T, SUFFIX, LOAD, STORE)                                                                           \
+  BLOCK_KERNEL(T, SUFFIX)                                                                                             \
+  static void panel_##SUFFIX(const tl_gemm *g, const T *a, int64_t a_row, int64_t a_col, int64_t first, T *b) {       \
+    const int64_t size = (int64_t)tl_dtype_size(g->dtype);                                                            \
+    const int width = g->n - first < PANEL ? (int)(g->n - first) : PANEL;                                             \
+    const char *src = (const char *)g->b.data + first * g->b.col * size;                                              \
+    T bias[PANEL] = {0}, old[PANEL], sums[ROWS][PANEL];                                                               \
+    for (int64_t p = 0; p < g->k; p++) {                                                                              \
+      for (int j = width; j < PANEL; j++) b[p * PANEL + j] = 0;                                                       \
+      LOAD(b + p * PANEL, g->dtype, src + p * g->b.row * size, g->b.col * size, width);                               \
+    }                                                                                                                 \
+    if (g->bias != NULL)                                                                                              \
+      LOAD(bias, g->dtype, (const char *)g->bias + first * g->bias_stride * size, g->bias_stride * size, width);      \
+    for (int64_t i = 0; i < g->m; i += ROWS) {                                                                        \
+      const T *rows[ROWS];                                                                                            \
+      for (int r = 0; r < ROWS; r++) rows[r] = a + (i + r < g->m ? i + r : i) * a_row;                                \
+      block_##SUFFIX(sums, rows, a_col, b, g->k);                                                                     \
+      for (int r = 0; r < ROWS && i + r < g->m; r++) {                                                                \
+        char *c = (char *)g->c.data + ((i + r) * g->c.row + first) * size;                                            \
+        T *y = sums[r];                                                                                               \
+        if (g->alpha != 1)                                                                                            \
+          for (int j = 0; j < PANEL; j++) y[j] = (T)g->alpha * y[j];                                                  \
+        if (g->beta != 0) {                                                                                           \
+          LOAD(old, g->dtype, c, size, width);                                                                        \
+          for (int j = 0; j < width; j++) y[j] += (T)g->beta * old[j];                                                \
+        }                                                                                                             \
+        for (int j = 0; j < PANEL; j++) y[j] += bias[j];                                                              \
+        STORE(c, g->dtype, size, y, width);                                                                           \
+      }                                                                                                               \
+    }                                                                                                                 \
+  }                                                                                                                   \
+  static tl_status item_##SUFFIX(const tl_gemm *g, bool stored_in_t) {                                                \
+    const int64_t size = (int64_t)tl_dtype_size(g->dtype), panels = (g->n + PANEL - 1) / PANEL;                       \
+    const bool parallel = g->m * g->n * g->k > TL_PARALLEL_MIN * 4 && panels > 1 && !omp_in_parallel();               \
+    const int threads = parallel ? omp_get_max_threads() : 1;                                                         \
+    size_t a_bytes = stored_in_t ? 0 : (size_t)(g->m * g->k) * sizeof(T), panel = (size_t)g->k * PANEL;               \
+    size_t bytes = a_bytes + panel * sizeof(T) * (size_t)threads;                                                     \
+    T *scratch = tl_cpu_alloc(bytes), *a = g->a.data;                                                                 \
+    if (scratch == NULL) return no_memory(g, bytes);                                                                  \
+    T *packed = scratch + panel * (size_t)threads;                                                                    \
+    if (!stored_in_t) {                                                                                               \
+      a = packed;                                                                                                     \
+      for (int64_t i = 0; i < g->m; i++)                                                                              \
+        for (int64_t done = 0; done < g->k; done += TL_CHUNK)                                                         \
           LOAD(packed + i * g->k + done, g->dtype, (const char *)g->a.data + (i * g->a.row + done * g->a.col) * size, \
-               g->a.col * size, g->k - done < TL_CHUNK ? (int)(g->k - done) : TL_CHUNK);                          \
-    }                                                                                                             \
-    const int64_t a_row = stored_in_t ? g->a.row : g->k, a_col = stored_in_t ? g->a.col : 1;                      \
-    _Pragma("omp parallel for num_threads(threads) schedule(static)") for (int64_t j = 0; j < panels; j++)        \
-        panel_##SUFFIX(g, a, a_row, a_col, j * PANEL, scratch + panel * (size_t)omp_get_thread_num());            \
-    tl_cpu_free(scratch, bytes);                                                                                  \
-    return TL_OK;                                                                                                 \
+               g->a.col * size, g->k - done < TL_CHUNK ? (int)(g->k - done) : TL_CHUNK);                              \
+    }                                                                                                                 \
+    const int64_t a_row = stored_in_t ? g->a.row : g->k, a_col = stored_in_t ? g->a.col : 1;                          \
+    _Pragma("omp parallel for num_threads(threads) schedule(static)") for (int64_t j = 0; j < panels; j++)            \
+        panel_##SUFFIX(g, a, a_row, a_col, j *PANEL, scratch + panel * (size_t)omp_get_thread_num());                 \
+    tl_cpu_free(scratch, bytes);                                                                                      \
+    return TL_OK;                                                                                                     \
   }
 
 ITEM_KERNEL(double, f64, tl_load_f64, tl_store_f64)
@@ -298,8 +324,8 @@ static tl_status item(const tl_gemm *g) {
   switch (g->dtype) {
     case TL_FLOAT32: return item_f32(g);
     case TL_FLOAT64: return item_f64(g, true);
-    case TL_FLOAT16:
-    case TL_BFLOAT16: return item_half(g);
+    case TL_FLOAT16: return item_half(g);
+    case TL_BFLOAT16: return suits_bfloat16(g) ? item_bfloat16(g) : item_half(g);
     default: return item_i64(g, g->dtype == TL_INT64);
   }
 }

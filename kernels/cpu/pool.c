@@ -17,21 +17,21 @@ static bool is_parallel(const tl_pooling *p) { return p->planes * (x_plane(p) + 
 /* ---- max ---- */
 
 /* The largest element of the window of output (u, v) of one plane; *where is its position, -1 when there is none. */
-#define MAX_WINDOW(T, SUFFIX)                                                                                        \
-  static T max_window_##SUFFIX(const tl_pooling *p, const T *x, int64_t u, int64_t v, int *where) {                  \
-    T best = -(T)INFINITY;                                                                                           \
-    *where = -1;                                                                                                     \
-    for (int64_t r = 0; r < p->kernel[0]; r++)                                                                       \
-      for (int64_t q = 0; q < p->kernel[1]; q++) {                                                                   \
-        const int64_t h = u * p->stride[0] - p->padding[0] + r * p->dilation[0];                                     \
-        const int64_t w = v * p->stride[1] - p->padding[1] + q * p->dilation[1];                                     \
-        if (h < 0 || h >= p->size[0] || w < 0 || w >= p->size[1]) continue;                                          \
-        const T at = x[h * p->size[1] + w];                                                                          \
-        if (!(at > best || at != at || *where < 0)) continue;                                                        \
-        best = at;                                                                                                   \
-        *where = (int)(r * p->kernel[1] + q);                                                                        \
-      }                                                                                                              \
-    return best;                                                                                                     \
+#define MAX_WINDOW(T, SUFFIX)                                                                       \
+  static T max_window_##SUFFIX(const tl_pooling *p, const T *x, int64_t u, int64_t v, int *where) { \
+    T best = -(T)INFINITY;                                                                          \
+    *where = -1;                                                                                    \
+    for (int64_t r = 0; r < p->kernel[0]; r++)                                                      \
+      for (int64_t q = 0; q < p->kernel[1]; q++) {                                                  \
+        const int64_t h = u * p->stride[0] - p->padding[0] + r * p->dilation[0];                    \
+        const int64_t w = v * p->stride[1] - p->padding[1] + q * p->dilation[1];                    \
+        if (h < 0 || h >= p->size[0] || w < 0 || w >= p->size[1]) continue;                         \
+        const T at = x[h * p->size[1] + w];                                                         \
+        if (!(at > best || at != at || *where < 0)) continue;                                       \
+        best = at;                                                                                  \
+        *where = (int)(r * p->kernel[1] + q);                                                       \
+      }                                                                                             \
+    return best;                                                                                    \
   }
 
 MAX_WINDOW(float, f32)
@@ -57,7 +57,8 @@ static inline void load_lanes(const float *x, int64_t stride, floats *lanes) {
 }
 
 /* Windows (u, v) .. (u, v + LANES): none reaches over the left or right edge, except lanes that nobody looks at. */
-static inline void max_lanes(const tl_pooling *p, const float *x, int64_t u, int64_t v, float *best_out, int32_t *where_out) {
+static inline void max_lanes(const tl_pooling *p, const float *x, int64_t u, int64_t v, float *best_out,
+                             int32_t *where_out) {
   floats best = {0};
   ints where = {0}, any = {0};
   any -= 1;
@@ -144,24 +145,24 @@ static int64_t place_of(const tl_pooling *p, int64_t t) {
 #define TAPS 64 /* positions whose places are worked out once */
 
 /* dx += dy where the element of y came from; a byte's 255 is its -1 */
-#define MAX_BACKWARD(T, SUFFIX)                                                                                      \
-  static void max_backward_##SUFFIX(const tl_pooling *p, const T *dy, const void *where, T *dx) {                    \
-    const int64_t in = x_plane(p), out = y_plane(p), taps = p->kernel[0] * p->kernel[1];                             \
-    const bool bytes = p->where_dtype == TL_UINT8;                                                                   \
-    int64_t place[TAPS];                                                                                             \
-    for (int64_t t = 0; t < taps && t < TAPS; t++) place[t] = place_of(p, t);                                        \
-    _Pragma("omp parallel for schedule(static) if (is_parallel(p))") for (int64_t i = 0; i < p->planes; i++) {       \
-      T *plane = dx + i * in;                                                                                        \
-      memset(plane, 0, (size_t)in * sizeof *plane);                                                                  \
-      for (int64_t u = 0, at = i * out; u < p->result[0]; u++) {                                                     \
-        const int64_t corner = (u * p->stride[0] - p->padding[0]) * p->size[1] - p->padding[1];                      \
-        for (int64_t v = 0; v < p->result[1]; v++, at++) {                                                           \
-          const int tap = bytes ? ((const uint8_t *)where)[at] : ((const int32_t *)where)[at];                       \
-          if (tap == (bytes ? 255 : -1)) continue;                                                                   \
-          plane[corner + v * p->stride[1] + (tap < TAPS ? place[tap] : place_of(p, tap))] += dy[at];                 \
-        }                                                                                                            \
-      }                                                                                                              \
-    }                                                                                                                \
+#define MAX_BACKWARD(T, SUFFIX)                                                                                \
+  static void max_backward_##SUFFIX(const tl_pooling *p, const T *dy, const void *where, T *dx) {              \
+    const int64_t in = x_plane(p), out = y_plane(p), taps = p->kernel[0] * p->kernel[1];                       \
+    const bool bytes = p->where_dtype == TL_UINT8;                                                             \
+    int64_t place[TAPS];                                                                                       \
+    for (int64_t t = 0; t < taps && t < TAPS; t++) place[t] = place_of(p, t);                                  \
+    _Pragma("omp parallel for schedule(static) if (is_parallel(p))") for (int64_t i = 0; i < p->planes; i++) { \
+      T *plane = dx + i * in;                                                                                  \
+      memset(plane, 0, (size_t)in * sizeof *plane);                                                            \
+      for (int64_t u = 0, at = i * out; u < p->result[0]; u++) {                                               \
+        const int64_t corner = (u * p->stride[0] - p->padding[0]) * p->size[1] - p->padding[1];                \
+        for (int64_t v = 0; v < p->result[1]; v++, at++) {                                                     \
+          const int tap = bytes ? ((const uint8_t *)where)[at] : ((const int32_t *)where)[at];                 \
+          if (tap == (bytes ? 255 : -1)) continue;                                                             \
+          plane[corner + v * p->stride[1] + (tap < TAPS ? place[tap] : place_of(p, tap))] += dy[at];           \
+        }                                                                                                      \
+      }                                                                                                        \
+    }                                                                                                          \
   }
 
 MAX_BACKWARD(float, f32)
@@ -187,35 +188,35 @@ static void window(const tl_pooling *p, int d, int64_t i, int64_t *begin, int64_
 }
 
 /* BODY sees top .. bottom, left .. right, the divisor and `at`, the element of y; for every window of plane i. */
-#define FOR_WINDOWS(p, i, BODY)                                                                                      \
-  for (int64_t u_ = 0, at = (i) * y_plane(p), top, bottom, high; u_ < (p)->result[0]; u_++) {                        \
-    window(p, 0, u_, &top, &bottom, &high);                                                                          \
-    for (int64_t v_ = 0, left, right, wide; v_ < (p)->result[1]; v_++, at++) {                                       \
-      window(p, 1, v_, &left, &right, &wide);                                                                        \
-      const int64_t divisor = high * wide;                                                                           \
-      BODY                                                                                                           \
-    }                                                                                                                \
+#define FOR_WINDOWS(p, i, BODY)                                                             \
+  for (int64_t u_ = 0, at = (i)*y_plane(p), top, bottom, high; u_ < (p)->result[0]; u_++) { \
+    window(p, 0, u_, &top, &bottom, &high);                                                 \
+    for (int64_t v_ = 0, left, right, wide; v_ < (p)->result[1]; v_++, at++) {              \
+      window(p, 1, v_, &left, &right, &wide);                                               \
+      const int64_t divisor = high * wide;                                                  \
+      BODY                                                                                  \
+    }                                                                                       \
   }
 
-#define AVG_KERNEL(T, SUFFIX)                                                                                        \
-  static void avg_##SUFFIX(const tl_pooling *p, const T *x, T *y) {                                                  \
-    const int64_t in = x_plane(p), width = p->size[1];                                                               \
-    _Pragma("omp parallel for schedule(static) if (is_parallel(p))") for (int64_t i = 0; i < p->planes; i++) {       \
-      const T *plane = x + i * in;                                                                                   \
-      FOR_WINDOWS(p, i, T sum = 0; for (int64_t h = top; h < bottom; h++) for (int64_t w = left; w < right; w++)     \
-                                       sum += plane[h * width + w];                                                  \
-                  y[at] = divisor == 0 ? (T)NAN : sum / (T)divisor;)                                                 \
-    }                                                                                                                \
-  }                                                                                                                  \
-  static void avg_backward_##SUFFIX(const tl_pooling *p, const T *dy, T *dx) {                                       \
-    const int64_t in = x_plane(p), width = p->size[1];                                                               \
-    _Pragma("omp parallel for schedule(static) if (is_parallel(p))") for (int64_t i = 0; i < p->planes; i++) {       \
-      T *plane = dx + i * in;                                                                                        \
-      memset(plane, 0, (size_t)in * sizeof *plane);                                                                  \
-      FOR_WINDOWS(p, i, const T share = dy[at] / (T)(divisor == 0 ? 1 : divisor);                                    \
-                  for (int64_t h = top; h < bottom; h++) for (int64_t w = left; w < right; w++)                      \
-                      plane[h * width + w] += share;)                                                                \
-    }                                                                                                                \
+#define AVG_KERNEL(T, SUFFIX)                                                                                    \
+  static void avg_##SUFFIX(const tl_pooling *p, const T *x, T *y) {                                              \
+    const int64_t in = x_plane(p), width = p->size[1];                                                           \
+    _Pragma("omp parallel for schedule(static) if (is_parallel(p))") for (int64_t i = 0; i < p->planes; i++) {   \
+      const T *plane = x + i * in;                                                                               \
+      FOR_WINDOWS(p, i, T sum = 0; for (int64_t h = top; h < bottom; h++) for (int64_t w = left; w < right; w++) \
+                                       sum += plane[h * width + w];                                              \
+                  y[at] = divisor == 0 ? (T)NAN : sum / (T)divisor;)                                             \
+    }                                                                                                            \
+  }                                                                                                              \
+  static void avg_backward_##SUFFIX(const tl_pooling *p, const T *dy, T *dx) {                                   \
+    const int64_t in = x_plane(p), width = p->size[1];                                                           \
+    _Pragma("omp parallel for schedule(static) if (is_parallel(p))") for (int64_t i = 0; i < p->planes; i++) {   \
+      T *plane = dx + i * in;                                                                                    \
+      memset(plane, 0, (size_t)in * sizeof *plane);                                                              \
+      FOR_WINDOWS(p, i, const T share = dy[at] / (T)(divisor == 0 ? 1 : divisor);                                \
+                  for (int64_t h = top; h < bottom; h++) for (int64_t w = left; w < right; w++)                  \
+                      plane[h * width + w] += share;)                                                            \
+    }                                                                                                            \
   }
 AVG_KERNEL(float, f32)
 AVG_KERNEL(double, f64)

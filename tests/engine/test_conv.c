@@ -64,7 +64,9 @@ static double *values_of(const tl_tensor *t) {
   return v;
 }
 
-static tl_tensor *x_of(const setting *s, int dtype) { return random_tensor(SHAPE(s->batch, s->in, s->size[0], s->size[1]), dtype, 1); }
+static tl_tensor *x_of(const setting *s, int dtype) {
+  return random_tensor(SHAPE(s->batch, s->in, s->size[0], s->size[1]), dtype, 1);
+}
 static tl_tensor *w_of(const setting *s, int dtype) {
   return random_tensor(SHAPE(s->out, s->in / s->groups, s->kernel[0], s->kernel[1]), dtype, 2);
 }
@@ -76,14 +78,16 @@ static tl_status conv2d(const setting *s, tl_tensor *x, tl_tensor *w, tl_tensor 
 static void free_all(int n, tl_tensor *const *tensors) {
   for (int i = 0; i < n; i++) tl_tensor_free(tensors[i]);
 }
-#define FREE(...) free_all((int)(sizeof((tl_tensor *[]){__VA_ARGS__}) / sizeof(tl_tensor *)), (tl_tensor *[]){__VA_ARGS__})
+#define FREE(...) \
+  free_all((int)(sizeof((tl_tensor *[]){__VA_ARGS__}) / sizeof(tl_tensor *)), (tl_tensor *[]){__VA_ARGS__})
 
 START_TEST(forward_in_all_dtypes) {
   const double tolerance[] = {[TL_FLOAT32] = 2e-5, [TL_FLOAT16] = 3e-3, [TL_BFLOAT16] = 2e-2, [TL_FLOAT64] = 1e-12};
   for (int dtype = 0; dtype <= TL_FLOAT64; dtype++)
     for (int i = 0; i < SETTINGS; i++) {
       const setting *s = &settings[i];
-      tl_tensor *x = x_of(s, dtype), *w = w_of(s, dtype), *b = random_tensor(SHAPE(s->out), dtype, 3), *y = NULL, *y0 = NULL;
+      tl_tensor *x = x_of(s, dtype), *w = w_of(s, dtype), *b = random_tensor(SHAPE(s->out), dtype, 3), *y = NULL,
+                *y0 = NULL;
       double *vx = values_of(x), *vw = values_of(w), *vb = values_of(b);
       int64_t n = s->batch * s->out * result(s, 0) * result(s, 1);
       double *expected = malloc((size_t)n * sizeof *expected);
@@ -107,7 +111,8 @@ START_TEST(gradients_agree_between_dtypes) {
       double *reference[3] = {0};
       for (int pass = 0; pass < 2; pass++) {
         int type = pass == 0 ? TL_FLOAT64 : dtype;
-        tl_tensor *in[3] = {x_of(s, dtype), w_of(s, dtype), random_tensor(SHAPE(s->out), dtype, 3)}, *wide[3], *y = NULL, *g = NULL;
+        tl_tensor *in[3] = {x_of(s, dtype), w_of(s, dtype), random_tensor(SHAPE(s->out), dtype, 3)}, *wide[3],
+                  *y = NULL, *g = NULL;
         for (int k = 0; k < 3; k++) {
           ck_ok(tl_to(in[k], type, TL_CPU, &wide[k]));
           ck_ok(tl_set_requires_grad(wide[k], true));
@@ -121,7 +126,11 @@ START_TEST(gradients_agree_between_dtypes) {
           tl_tensor *grad = NULL;
           ck_ok(tl_grad(wide[k], &grad));
           if (pass == 0) reference[k] = values_of(grad);
-          else ck_values(grad, (int64_t)tl_numel(grad), reference[k], dtype == TL_FLOAT32 ? 5e-5 : dtype == TL_FLOAT16 ? 1e-2 : 5e-2);
+          else
+            ck_values(grad, (int64_t)tl_numel(grad), reference[k],
+                      dtype == TL_FLOAT32   ? 5e-5
+                      : dtype == TL_FLOAT16 ? 1e-2
+                                            : 5e-2);
           FREE(grad, in[k], wide[k]);
         }
         FREE(y, g, g0);
@@ -131,7 +140,9 @@ START_TEST(gradients_agree_between_dtypes) {
 }
 END_TEST
 
-static tl_status run_conv(tl_tensor *const *in, void *context, tl_tensor **out) { return conv2d(context, in[0], in[1], in[2], out); }
+static tl_status run_conv(tl_tensor *const *in, void *context, tl_tensor **out) {
+  return conv2d(context, in[0], in[1], in[2], out);
+}
 static tl_status run_conv1d(tl_tensor *const *in, void *context, tl_tensor **out) {
   (void)context;
   return tl_conv(in[0], in[1], in[2], 1, (int64_t[]){2}, (int64_t[]){1}, (int64_t[]){2}, 2, out);
@@ -167,7 +178,8 @@ START_TEST(transpose_is_the_adjoint) {
       const setting *s = &settings[i];
       setting fitting = *s; /* a size that the stride divides without a rest, so that extra is the rest */
       for (int d = 0; d < 2; d++)
-        fitting.size[d] = (result(s, d) - 1) * s->stride[d] - 2 * s->padding[d] + s->dilation[d] * (s->kernel[d] - 1) + s->extra[d] + 1;
+        fitting.size[d] = (result(s, d) - 1) * s->stride[d] - 2 * s->padding[d] + s->dilation[d] * (s->kernel[d] - 1) +
+                          s->extra[d] + 1;
       tl_tensor *x = x_of(&fitting, dtype), *w = w_of(s, dtype), *y = NULL, *back = NULL, *up = NULL;
       ck_ok(conv2d(&fitting, x, w, NULL, &y));
       tl_tensor *g = random_tensor(SHAPE(s->batch, s->out, result(s, 0), result(s, 1)), dtype, 5);
@@ -178,7 +190,8 @@ START_TEST(transpose_is_the_adjoint) {
       for (int64_t k = 0; k < (int64_t)tl_numel(x); k++) right += vx[k] * vup[k];
       for (int64_t k = 0; k < (int64_t)tl_numel(y); k++) left += vy[k] * vg[k];
       double tolerance = dtype == TL_FLOAT64 ? 1e-10 : dtype == TL_FLOAT32 ? 1e-4 : dtype == TL_FLOAT16 ? 2e-2 : 0.2;
-      ck_assert_msg(fabs(left - right) <= tolerance * (1 + fabs(left)), "setting %d, %s: %g and %g", i, tl_dtype_name(dtype), left, right);
+      ck_assert_msg(fabs(left - right) <= tolerance * (1 + fabs(left)), "setting %d, %s: %g and %g", i,
+                    tl_dtype_name(dtype), left, right);
       FREE(x, w, y, back, up, g);
       free(vx), free(vup), free(vy), free(vg);
     }
@@ -192,7 +205,8 @@ START_TEST(layouts) {
     tl_tensor *x = x_of(s, dtype), *w = w_of(s, dtype), *b = random_tensor(SHAPE(s->out), dtype, 3), *y = NULL;
     ck_ok(conv2d(s, x, w, b, &y));
     double *expected = values_of(y);
-    tl_tensor *xt = NULL, *xc = NULL, *xs = NULL, *wt = NULL, *wc = NULL, *ws = NULL, *b2 = NULL, *bs = NULL, *ys = NULL;
+    tl_tensor *xt = NULL, *xc = NULL, *xs = NULL, *wt = NULL, *wc = NULL, *ws = NULL, *b2 = NULL, *bs = NULL,
+              *ys = NULL;
     ck_ok(tl_permute(x, 4, (int[]){0, 2, 3, 1}, &xt)); /* channels last */
     ck_ok(tl_clone(xt, &xc));
     ck_ok(tl_permute(xc, 4, (int[]){0, 3, 1, 2}, &xs));
@@ -207,7 +221,8 @@ START_TEST(layouts) {
     free(expected);
     FREE(x, w, b, y, xt, xc, xs, wt, wc, ws, b2, bs, ys);
   }
-  tl_tensor *one = random_tensor(SHAPE(1, 1, 6, 6), TL_FLOAT32, 1), *x = NULL, *w = random_tensor(SHAPE(2, 3, 3, 3), TL_FLOAT32, 2), *y = NULL, *yc = NULL, *xc = NULL;
+  tl_tensor *one = random_tensor(SHAPE(1, 1, 6, 6), TL_FLOAT32, 1), *x = NULL,
+            *w = random_tensor(SHAPE(2, 3, 3, 3), TL_FLOAT32, 2), *y = NULL, *yc = NULL, *xc = NULL;
   ck_ok(tl_expand(one, SHAPE(4, 3, 6, 6), &x));
   ck_ok(tl_clone(x, &xc));
   ck_ok(tl_conv(x, w, NULL, 2, (int64_t[]){1, 1}, (int64_t[]){0, 0}, (int64_t[]){1, 1}, 1, &y));
@@ -224,7 +239,8 @@ START_TEST(empty_batches_and_channels) {
   for (int dtype = 0; dtype <= TL_FLOAT64; dtype++)
     for (int c = 0; c < 2; c++) { /* no samples; no input channels */
       const int64_t n = c == 0 ? 0 : 2, in = c == 0 ? 3 : 0;
-      tl_tensor *x = random_tensor(SHAPE(n, in, 4, 4), dtype, 1), *w = random_tensor(SHAPE(2, in, 3, 3), dtype, 2), *y = NULL, *sum = NULL;
+      tl_tensor *x = random_tensor(SHAPE(n, in, 4, 4), dtype, 1), *w = random_tensor(SHAPE(2, in, 3, 3), dtype, 2),
+                *y = NULL, *sum = NULL;
       tl_tensor *b = make_tensor(dtype, SHAPE(2), (const double[]){1, 2}), *g = NULL;
       tl_walk *walk = NULL;
       ck_ok(tl_set_requires_grad(w, true));
@@ -247,8 +263,10 @@ END_TEST
 
 START_TEST(messages) {
   const int64_t one[2] = {1, 1}, none[2] = {0, 0}, two[2] = {2, 2};
-  tl_tensor *x = random_tensor(SHAPE(2, 3, 4, 4), TL_FLOAT32, 1), *w = random_tensor(SHAPE(6, 1, 3, 3), TL_FLOAT32, 2), *y = NULL;
-  tl_tensor *big = random_tensor(SHAPE(6, 3, 5, 5), TL_FLOAT32, 2), *b = VECTOR(1, 2), *w64 = random_tensor(SHAPE(6, 3, 3, 3), TL_FLOAT64, 2), *ints = NULL;
+  tl_tensor *x = random_tensor(SHAPE(2, 3, 4, 4), TL_FLOAT32, 1), *w = random_tensor(SHAPE(6, 1, 3, 3), TL_FLOAT32, 2),
+            *y = NULL;
+  tl_tensor *big = random_tensor(SHAPE(6, 3, 5, 5), TL_FLOAT32, 2), *b = VECTOR(1, 2),
+            *w64 = random_tensor(SHAPE(6, 3, 3, 3), TL_FLOAT64, 2), *ints = NULL;
   ck_ok(tl_to(x, TL_INT64, TL_CPU, &ints));
   int64_t before = live_tensors();
   ck_fails(tl_conv(x, w, NULL, 2, one, none, one, 1, &y), TL_ERR_SHAPE,
@@ -259,7 +277,8 @@ START_TEST(messages) {
   ck_fails(tl_conv(x, w, NULL, 1, one, none, one, 1, &y), TL_ERR_SHAPE, "both must have 3 dims");
   ck_fails(tl_conv(x, w, NULL, 2, none, none, one, 3, &y), TL_ERR_VALUE, "stride 0, padding 0, dilation 1");
   ck_fails(tl_conv(x, w, NULL, 2, one, none, one, 0, &y), TL_ERR_VALUE, "0 groups");
-  ck_fails(tl_conv(x, w, b, 2, one, none, one, 3, &y), TL_ERR_SHAPE, "a bias of (2) for a weight of (6x1x3x3): (6) expected");
+  ck_fails(tl_conv(x, w, b, 2, one, none, one, 3, &y), TL_ERR_SHAPE,
+           "a bias of (2) for a weight of (6x1x3x3): (6) expected");
   ck_fails(tl_conv(x, w64, NULL, 2, one, none, one, 1, &y), TL_ERR_DTYPE, "a float32 input and a float64 weight");
   ck_fails(tl_conv(ints, w, NULL, 2, one, none, one, 3, &y), TL_ERR_DTYPE, "int64");
   ck_fails(tl_conv_transpose2d(x, big, NULL, two, none, two, one, 1, &y), TL_ERR_SHAPE, "3 input channels, 6 expected");
@@ -298,6 +317,34 @@ START_TEST(failing_allocations) {
 }
 END_TEST
 
+/* The same numbers every time, with the number of threads held fixed. */
+START_TEST(repeats_bit_for_bit) {
+  for (int threads = 1; threads <= 2; threads++) {
+    ck_ok(tl_set_num_threads(threads));
+    const setting s = {16, 32, 64, 1, {14, 14}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, {0, 0}};
+    tl_tensor *x = x_of(&s, TL_FLOAT32), *w = w_of(&s, TL_FLOAT32), *b = random_tensor(SHAPE(64), TL_FLOAT32, 3);
+    tl_tensor *leaves[3] = {x, w, b}, *first[4] = {0};
+    for (int k = 0; k < 3; k++) ck_ok(tl_set_requires_grad(leaves[k], true));
+    for (int i = 0; i < 10; i++) {
+      tl_tensor *now[4] = {0};
+      tl_walk *walk = NULL;
+      ck_ok(conv2d(&s, x, w, b, &now[3]));
+      ck_ok(tl_backward(now[3], now[3], false, &walk));
+      for (int k = 0; k < 3; k++) {
+        ck_ok(tl_grad(leaves[k], &now[k]));
+        ck_ok(tl_set_grad(leaves[k], NULL));
+      }
+      for (int k = 0; k < 4; k++) {
+        if (i == 0) first[k] = now[k];
+        else ck_assert(memcmp(tl_data(now[k]), tl_data(first[k]), (size_t)tl_numel(now[k]) * sizeof(float)) == 0);
+        if (i > 0) FREE(now[k]);
+      }
+    }
+    FREE(x, w, b, first[0], first[1], first[2], first[3]);
+  }
+}
+END_TEST
+
 /* More shapes than plans are kept: the oldest make room, results stay right. */
 START_TEST(plans_are_bounded) {
   tl_tensor *w = random_tensor(SHAPE(2, 2, 1, 1), TL_FLOAT32, 2);
@@ -317,4 +364,4 @@ START_TEST(plans_are_bounded) {
 END_TEST
 
 TEST_MAIN("conv", forward_in_all_dtypes, gradients_agree_between_dtypes, gradients, transpose_is_the_adjoint, layouts,
-          empty_batches_and_channels, messages, failing_allocations, plans_are_bounded)
+          empty_batches_and_channels, messages, failing_allocations, plans_are_bounded, repeats_bit_for_bit)

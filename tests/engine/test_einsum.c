@@ -63,11 +63,11 @@ static tl_tensor *operand(const char *term, int dtype, double seed) {
 }
 
 static const char *const equations[] = {
-    "ab,bc->ac",       "ab,cb->ac",          "ab,bc->ca",        "a,a->",         "a,b->ab",        "ab->ba",
-    "ab->a",           "ab->",               "aa->a",            "aa->",          "aab->ba",        "aba->b",
-    "abc,acd->abd",    "abc,bcd->ad",        "ab,ab->ab",        "ab,ab->a",      "ab,b->a",        "abcd,cdef->abef",
-    "ab,bc,cd->ad",    "ab,ac,ad->abcd",     "a,ab,b->",         "abc,cb->a",     "ab,cd->",        "abc,abd,cd->a",
-    "aab,bcc->ac",     "b,abc->abc",         "abc->cab",         ",ab->ab",       "eabc,eadc->ebad",
+    "ab,bc->ac",    "ab,cb->ac",      "ab,bc->ca", "a,a->",     "a,b->ab",         "ab->ba",
+    "ab->a",        "ab->",           "aa->a",     "aa->",      "aab->ba",         "aba->b",
+    "abc,acd->abd", "abc,bcd->ad",    "ab,ab->ab", "ab,ab->a",  "ab,b->a",         "abcd,cdef->abef",
+    "ab,bc,cd->ad", "ab,ac,ad->abcd", "a,ab,b->",  "abc,cb->a", "ab,cd->",         "abc,abd,cd->a",
+    "aab,bcc->ac",  "b,abc->abc",     "abc->cab",  ",ab->ab",   "eabc,eadc->ebad",
 };
 
 START_TEST(all_kinds_of_equations) {
@@ -147,7 +147,8 @@ START_TEST(gradients) {
     for (int i = 0; i < n; i++) tl_tensor_free(in[i]);
   }
   for (int la = 0; la < LAYOUTS; la++) {
-    tl_tensor *in[2] = {layout_tensor(la, 3, 4, TL_FLOAT64, -1, 1, 1), layout_tensor(TRANSPOSED, 2, 4, TL_FLOAT64, -1, 1, 2)};
+    tl_tensor *in[2] = {layout_tensor(la, 3, 4, TL_FLOAT64, -1, 1, 1),
+                        layout_tensor(TRANSPOSED, 2, 4, TL_FLOAT64, -1, 1, 2)};
     check_gradients(layout_name(la), run_einsum, 2, in, (void *)"ij,kj->ki");
     tl_tensor_free(in[0]);
     tl_tensor_free(in[1]);
@@ -180,7 +181,8 @@ START_TEST(zero_sizes) {
 END_TEST
 
 START_TEST(messages) {
-  tl_tensor *a = random_tensor(SHAPE(2, 3), TL_FLOAT64, 1), *b = random_tensor(SHAPE(4, 5), TL_FLOAT64, 2), *f = VECTOR(1, 2), *y = NULL;
+  tl_tensor *a = random_tensor(SHAPE(2, 3), TL_FLOAT64, 1), *b = random_tensor(SHAPE(4, 5), TL_FLOAT64, 2),
+            *f = VECTOR(1, 2), *y = NULL;
   tl_tensor *ab[3] = {a, b, a}, *af[2] = {a, f};
   int64_t before = live_tensors();
   ck_fails(tl_einsum("ij,jk->ik", 2, ab, &y), TL_ERR_SHAPE, "'ij,jk->ik': 'j' is 3 in operand 0 and 4 in operand 1");
@@ -200,7 +202,8 @@ START_TEST(messages) {
 END_TEST
 
 START_TEST(failing_allocations) {
-  tl_tensor *a = random_tensor(SHAPE(2, 2, 3), TL_FLOAT64, 1), *b = random_tensor(SHAPE(3, 4), TL_FLOAT64, 2), *in[2] = {a, b};
+  tl_tensor *a = random_tensor(SHAPE(2, 2, 3), TL_FLOAT64, 1), *b = random_tensor(SHAPE(3, 4), TL_FLOAT64, 2),
+            *in[2] = {a, b};
   ck_ok(tl_set_requires_grad(a, true));
   int64_t before = live_tensors();
   bool done = false;
@@ -219,5 +222,5 @@ START_TEST(failing_allocations) {
 }
 END_TEST
 
-TEST_MAIN("einsum", all_kinds_of_equations, ellipsis_and_implicit_results, gradients, diagonals_are_views, zero_sizes, messages,
-          failing_allocations)
+TEST_MAIN("einsum", all_kinds_of_equations, ellipsis_and_implicit_results, gradients, diagonals_are_views, zero_sizes,
+          messages, failing_allocations)

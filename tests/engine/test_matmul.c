@@ -35,11 +35,16 @@ static void check_mm(tl_tensor *a, tl_tensor *b, double tolerance) {
 }
 
 static double tolerance_of(int dtype) {
-  return dtype == TL_FLOAT64 ? 1e-12 : dtype == TL_FLOAT16 ? 2e-3 : dtype == TL_BFLOAT16 ? 1e-2 : dtype == TL_FLOAT32 ? 2e-5 : 0;
+  return dtype == TL_FLOAT64    ? 1e-12
+         : dtype == TL_FLOAT16  ? 2e-3
+         : dtype == TL_BFLOAT16 ? 1e-2
+         : dtype == TL_FLOAT32  ? 2e-5
+                                : 0;
 }
 
 /* sizes below and above the threshold of the small kernel, odd tails included */
-static const int64_t sizes[][3] = {{1, 1, 1}, {3, 5, 4}, {4, 16, 8}, {7, 1, 10}, {1, 9, 300}, {33, 17, 29}, {130, 70, 65}};
+static const int64_t sizes[][3] = {{1, 1, 1},   {3, 5, 4},    {4, 16, 8},    {7, 1, 10},
+                                   {1, 9, 300}, {33, 17, 29}, {130, 70, 65}, {70, 66, 90}};
 
 START_TEST(mm_all_dtypes_and_layouts) {
   for (int dtype = 0; dtype < TL_BOOL; dtype++)
@@ -212,11 +217,32 @@ START_TEST(linear_adds_the_bias) {
 END_TEST
 
 START_TEST(linear_without_features_is_the_bias) {
-  tl_tensor *x = counting(SHAPE(2, 0), TL_FLOAT32), *w = counting(SHAPE(3, 0), TL_FLOAT32), *b = VECTOR(1, 2, 3), *y = NULL;
+  tl_tensor *x = counting(SHAPE(2, 0), TL_FLOAT32), *w = counting(SHAPE(3, 0), TL_FLOAT32), *b = VECTOR(1, 2, 3),
+            *y = NULL;
   ck_ok(tl_linear(x, w, b, &y));
   ck_tensor(y, 0, 1, 2, 3, 1, 2, 3);
   tl_tensor *all[] = {x, w, b, y};
   for (int t = 0; t < 4; t++) tl_tensor_free(all[t]);
+}
+END_TEST
+
+/* The same numbers every time, with any number of threads held fixed. */
+START_TEST(products_repeat_bit_for_bit) {
+  for (int threads = 1; threads <= 2; threads++) {
+    ck_ok(tl_set_num_threads(threads));
+    tl_tensor *a = layout_tensor(CONTIGUOUS, 64, 784, TL_FLOAT32, -1, 1, 1),
+              *b = layout_tensor(TRANSPOSED, 784, 128, TL_FLOAT32, -1, 1, 2);
+    tl_tensor *first = NULL, *y = NULL;
+    ck_ok(tl_mm(a, b, &first));
+    for (int i = 0; i < 20; i++) {
+      ck_ok(tl_mm(a, b, &y));
+      ck_assert(memcmp(tl_data(y), tl_data(first), 64 * 128 * sizeof(float)) == 0);
+      tl_tensor_free(y);
+    }
+    tl_tensor_free(a);
+    tl_tensor_free(b);
+    tl_tensor_free(first);
+  }
 }
 END_TEST
 
@@ -257,7 +283,8 @@ static void check_pair(const char *what, graded f, tl_tensor *a, tl_tensor *b) {
 START_TEST(gradients_of_matmul) {
   for (int la = 0; la < LAYOUTS; la++)
     for (int lb = 0; lb < EMPTY; lb++)
-      check_pair("mm", run_matmul, layout_tensor(la, 3, 4, TL_FLOAT64, -1, 1, 1), layout_tensor(lb, 4, 2, TL_FLOAT64, -1, 1, 2));
+      check_pair("mm", run_matmul, layout_tensor(la, 3, 4, TL_FLOAT64, -1, 1, 1),
+                 layout_tensor(lb, 4, 2, TL_FLOAT64, -1, 1, 2));
   check_pair("1x1", run_matmul, random_tensor(SHAPE(4), 1), random_tensor(SHAPE(4), 2));
   check_pair("1x2", run_matmul, random_tensor(SHAPE(4), 1), random_tensor(SHAPE(4, 3), 2));
   check_pair("2x1", run_matmul, random_tensor(SHAPE(3, 4), 1), random_tensor(SHAPE(4), 2));
@@ -274,7 +301,8 @@ END_TEST
 START_TEST(gradients_of_addmm_and_linear) {
   tl_tensor *c = random_tensor(SHAPE(1, 2), 1), *a = random_tensor(SHAPE(3, 4), 2), *b = random_tensor(SHAPE(4, 2), 3);
   check_gradients("addmm", run_addmm, 3, (tl_tensor *[]){c, a, b}, NULL);
-  tl_tensor *w = random_tensor(SHAPE(5, 4), 4), *bias = random_tensor(SHAPE(5), 5), *x3 = random_tensor(SHAPE(2, 3, 4), 6);
+  tl_tensor *w = random_tensor(SHAPE(5, 4), 4), *bias = random_tensor(SHAPE(5), 5),
+            *x3 = random_tensor(SHAPE(2, 3, 4), 6);
   tl_tensor *v = random_tensor(SHAPE(4), 7), *xt = NULL, *x3t = random_tensor(SHAPE(3, 2, 4), 8);
   ck_ok(tl_transpose(x3t, 0, 1, &xt));
   tl_tensor *inputs[4] = {a, x3, v, xt};
@@ -323,7 +351,8 @@ START_TEST(messages) {
   ck_fails(tl_bmm(t, u, &y), TL_ERR_SHAPE, "batch sizes 2 and 5 differ");
   ck_fails(tl_mm(a, t, &y), TL_ERR_SHAPE, "(64x784) and (2x3x4): both must have 2 dims");
   ck_fails(tl_matmul(flags, flags, &y), TL_ERR_DTYPE, "bool");
-  ck_fails(tl_linear(a, b, NULL, &y), TL_ERR_SHAPE, "(64x784) into a weight of (785x128): 784 input features, 128 expected");
+  ck_fails(tl_linear(a, b, NULL, &y), TL_ERR_SHAPE,
+           "(64x784) into a weight of (785x128): 784 input features, 128 expected");
   ck_fails(tl_linear(a, a, s, &y), TL_ERR_SHAPE, "a bias of () for a weight of (64x784): (64) expected");
   ck_assert_int_eq(live_tensors(), before);
   tl_tensor *all[] = {a, b, i, s, t, u, flags};
@@ -333,7 +362,8 @@ END_TEST
 
 /* Every allocation of a forward and backward pass fails once: no leak, the arguments live. */
 START_TEST(failing_allocations) {
-  tl_tensor *x = layout_tensor(EXPANDED, 40, 50, TL_FLOAT32, -1, 1, 1), *w = layout_tensor(NARROWED, 30, 50, TL_FLOAT32, -1, 1, 2);
+  tl_tensor *x = layout_tensor(EXPANDED, 40, 50, TL_FLOAT32, -1, 1, 1),
+            *w = layout_tensor(NARROWED, 30, 50, TL_FLOAT32, -1, 1, 2);
   ck_ok(tl_set_requires_grad(w, true));
   int64_t before = live_tensors();
   bool done = false;
@@ -359,5 +389,5 @@ END_TEST
 
 TEST_MAIN("matmul", mm_all_dtypes_and_layouts, int64_products_are_exact, zero_sizes, matmul_of_vectors,
           matmul_broadcasts_batches, matmul_large_batches, addmm_scales, linear_adds_the_bias,
-          linear_without_features_is_the_bias, gradients_of_matmul, gradients_of_addmm_and_linear,
-          saves_only_what_gradients_need, messages, failing_allocations)
+          linear_without_features_is_the_bias, products_repeat_bit_for_bit, gradients_of_matmul,
+          gradients_of_addmm_and_linear, saves_only_what_gradients_need, messages, failing_allocations)

@@ -15,7 +15,7 @@ static const setting settings[] = {
     {{9, 70}, {2, 2}, {3, 3}, {0, 0}, {3, 2}, false, {2, 23}},
     {{6, 6}, {3, 3}, {4, 4}, {1, 1}, {1, 1}, true, {2, 2}},
     {{28, 28}, {2, 2}, {2, 2}, {0, 0}, {1, 1}, false, {14, 14}},
-    {{40, 40}, {17, 17}, {5, 5}, {8, 8}, {1, 1}, false, {8, 8}}, /* more positions than a byte numbers */
+    {{40, 40}, {17, 17}, {5, 5}, {8, 8}, {1, 1}, false, {8, 8}},  /* more positions than a byte numbers */
     {{3, 1200}, {3, 3}, {1, 2}, {1, 1}, {1, 1}, false, {3, 600}}, /* rows longer than a block of columns */
 };
 #define SETTINGS (int)(sizeof settings / sizeof *settings)
@@ -45,7 +45,8 @@ static double largest(const setting *s, const double *plane, int64_t u, int64_t 
   *where = -1;
   for (int64_t p = 0; p < s->kernel[0]; p++)
     for (int64_t q = 0; q < s->kernel[1]; q++) {
-      int64_t h = u * s->stride[0] - s->padding[0] + p * s->dilation[0], w = v * s->stride[1] - s->padding[1] + q * s->dilation[1];
+      int64_t h = u * s->stride[0] - s->padding[0] + p * s->dilation[0],
+              w = v * s->stride[1] - s->padding[1] + q * s->dilation[1];
       if (h < 0 || h >= s->size[0] || w < 0 || w >= s->size[1]) continue;
       double x = plane[h * s->size[1] + w];
       if (*where >= 0 && !(x > best) && !isnan(x)) continue;
@@ -83,7 +84,8 @@ START_TEST(max_finds_the_largest) {
       tl_tensor *x = random_tensor(SHAPE(2, 3, s->size[0], s->size[1]), dtype, 1), *y = NULL, *g = NULL, *grad = NULL;
       double *vx = values_of(x);
       int64_t out = s->result[0] * s->result[1], in = s->size[0] * s->size[1], at;
-      double *expected = malloc((size_t)(PLANES * out) * sizeof *expected), *dx = calloc((size_t)(PLANES * in), sizeof *dx);
+      double *expected = malloc((size_t)(PLANES * out) * sizeof *expected),
+             *dx = calloc((size_t)(PLANES * in), sizeof *dx);
       ck_ok(tl_set_requires_grad(x, true));
       ck_ok(tl_max_pool2d(x, s->kernel, s->stride, s->padding, s->dilation, s->ceil_mode, &y));
       ck_size(y, s->result[0], s->result[1]);
@@ -107,7 +109,9 @@ START_TEST(max_finds_the_largest) {
 END_TEST
 
 START_TEST(max_lets_nan_win) {
-  tl_tensor *x = make_tensor(TL_FLOAT32, SHAPE(1, 2, 4), (const double[]){1, NAN, -INFINITY, -INFINITY, 3, 4, -INFINITY, -INFINITY}), *y = NULL;
+  tl_tensor *x = make_tensor(TL_FLOAT32, SHAPE(1, 2, 4),
+                             (const double[]){1, NAN, -INFINITY, -INFINITY, 3, 4, -INFINITY, -INFINITY}),
+            *y = NULL;
   ck_ok(tl_max_pool2d(x, (int64_t[]){2, 2}, NULL, NULL, NULL, false, &y));
   ck_tensor(y, 0, NAN, -INFINITY);
   tl_tensor_free(x);
@@ -130,7 +134,11 @@ START_TEST(averages) {
         for (int64_t c = 0; c < 3; c++)
           for (int64_t o = 0; o < out; o++)
             expected[c * out + o] = average(s, vx + c * in, o / s->result[1], o % s->result[1], include);
-        ck_values(y, 3 * out, expected, dtype == TL_FLOAT64 ? 1e-12 : dtype == TL_FLOAT32 ? 1e-5 : dtype == TL_FLOAT16 ? 1e-3 : 1e-2);
+        ck_values(y, 3 * out, expected,
+                  dtype == TL_FLOAT64   ? 1e-12
+                  : dtype == TL_FLOAT32 ? 1e-5
+                  : dtype == TL_FLOAT16 ? 1e-3
+                                        : 1e-2);
         tl_tensor_free(x);
         tl_tensor_free(y);
         free(vx), free(expected);
@@ -223,9 +231,11 @@ START_TEST(messages) {
   int64_t before = live_tensors();
   ck_fails(tl_max_pool2d(x, five, NULL, NULL, NULL, false, &y), TL_ERR_SHAPE,
            "the window reaches over 5 elements, the padded input of (1x2x4x4) has 4");
-  ck_fails(tl_max_pool2d(x, two, NULL, two, NULL, false, &y), TL_ERR_VALUE, "padding 2: at most half the window of 2 elements");
+  ck_fails(tl_max_pool2d(x, two, NULL, two, NULL, false, &y), TL_ERR_VALUE,
+           "padding 2: at most half the window of 2 elements");
   ck_fails(tl_avg_pool2d(x, two, none, NULL, false, true, &y), TL_ERR_VALUE, "stride 0");
-  ck_fails(tl_avg_pool2d(flat, two, NULL, NULL, false, true, &y), TL_ERR_SHAPE, "must be (N, C, H, W) or (C, H, W), got (2)");
+  ck_fails(tl_avg_pool2d(flat, two, NULL, NULL, false, true, &y), TL_ERR_SHAPE,
+           "must be (N, C, H, W) or (C, H, W), got (2)");
   ck_fails(tl_max_pool2d(ints, two, NULL, NULL, NULL, false, &y), TL_ERR_DTYPE, "int64");
   ck_fails(tl_adaptive_avg_pool2d(x, 0, 1, &y), TL_ERR_VALUE, "an output of 0x1");
   ck_assert_int_eq(live_tensors(), before);
