@@ -6,7 +6,8 @@
 #include "backend/kernels.h"
 
 /* c = alpha * op(a) op(b) + beta * c, row-major float32: op(a) (m, k), op(b) (k, n), c (m, n). op(x) is x, or its
- * transpose when transposed; ld is the distance of two rows of what is stored. May be called inside a parallel region. */
+ * transpose when transposed; ld is the distance of two rows of what is stored. May be called inside a parallel
+ * region. */
 tl_status tl_dnnl_sgemm(const char *op, bool a_transposed, bool b_transposed, int64_t m, int64_t n, int64_t k,
                         float alpha, const float *a, int64_t lda, const float *b, int64_t ldb, float beta, float *c,
                         int64_t ldc);

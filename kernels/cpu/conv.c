@@ -1,5 +1,6 @@
 /* conv.c: convolutions. float32 is oneDNN's; float16 and bfloat16 are widened to it and rounded once at the end;
- * float64 is a product with the unfolded input (im2col; Chellapilla, Puri, Simard 2006), one sample and group at a time. */
+ * float64 is a product with the unfolded input (im2col; Chellapilla, Puri, Simard 2006), one sample and group at a
+ * time. */
 #include "cpu.h"
 
 #include "backend/dnnl.h"
@@ -16,8 +17,9 @@ static tl_status no_memory(const tl_convolution *c, size_t bytes) {
 
 /* ---- float64 ---- */
 
-/* The elements of x that output row u meets at kernel position (p, q), for every output column v: *first is that of v =
- * 0 and each next one lies stride[1] further; only v from *begin to *end lie inside. false: the whole row is padding. */
+/* The elements of x that output row u meets at kernel position (p, q), for every output column v: *first is that of
+ * v = 0 and each next one lies stride[1] further; only v from *begin to *end lie inside. false: all of them are
+ * padding. */
 static bool meets(const tl_convolution *c, int64_t u, int64_t p, int64_t q, int64_t *first, int64_t *begin,
                   int64_t *end) {
   const int64_t h = u * c->stride[0] - c->padding[0] + p * c->dilation[0];
