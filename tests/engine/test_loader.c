@@ -120,7 +120,7 @@ START_TEST(abandoning_stops_the_threads) {
   for (int taken = 0; taken < 4; taken++) {
     tl_loader *l;
     bool more;
-    ck_ok(tl_loader_new(2, sources, order, 2, false, 3, 2, &l));
+    ck_ok(tl_loader_new(2, sources, order, 1, false, 3, 2, &l)); /* more batches than slots: the workers stay */
     int now = count_threads(); /* a lower bound: /proc skips entries while threads come and go */
     if (now > most) most = now;
     for (int i = 0; i < taken; i++) {
