@@ -1,7 +1,7 @@
 -- Doc strings of tl.sweep.
 return {
   ["tl.sweep.run"] = [[
-tl.sweep.run{space=, objective=, trials=, ...} -> study: hyperparameter sweep; each trial is a process of its own, which
+tl.sweep.run{space=, objective=, trials=, ...} -> study: a hyperparameter sweep; each trial is a process of its own that
 runs this script again up to here.
   space      { name = distribution | value | function(p) } (a function: of the parameters drawn so far)
   objective  function(p, trial) -> number; or return trial:prune()
@@ -26,8 +26,8 @@ study:best(), study:trials(), study:counts(), study:failures(), study:enqueue(pa
 tl.sweep.Grid{points=5}: every combination once. A continuous range gives `points` values; points={lr=3, all=5} sets them
 one by one.]],
   ["tl.sweep.TPE"] = [[
-tl.sweep.TPE{seed=, startup=10, candidates=24}: multivariate tree-structured Parzen estimator: learns from the trials that
-are over; those that run count as bad ones.]],
+tl.sweep.TPE{seed=, startup=10, candidates=24}: multivariate tree-structured Parzen estimator: learns from the trials
+that are over; those that run count as bad ones.]],
   ["tl.sweep.Median"] = [[
 tl.sweep.Median{startup=5, warmup=0, interval=1}: ends trials whose best value so far is worse than the median of what
 complete trials had at that step.]],

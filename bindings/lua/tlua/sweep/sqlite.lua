@@ -2,7 +2,8 @@
 --
 -- A database, here and in postgres.lua, has
 --   query(sql, ...) -> rows, each a table column -> value (NULL: absent);   run(sql, ...) -> rows changed;
---   transaction(f, ...) -> what f returns: all of it or, after an error, nothing;   close().
+--   transaction(f, ...) -> what f returns (up to three values): all of it happens or, after an error, nothing;
+--   exclusive(f, ...): the same, and no other of this kind runs beside;   close().
 -- In the SQL text, ? stands for the arguments (numbers, strings, nil) and @now for the time.
 local ffi = require "ffi"
 local process = require "tlua.sweep.process"
@@ -152,6 +153,8 @@ function Database:transaction(f, ...)
   execute(self, "BEGIN IMMEDIATE", 0)
   return finish(self, pcall(f, ...))
 end
+
+Database.exclusive = Database.transaction
 
 function Database:close()
   if self.handle == nil then return end

@@ -42,7 +42,7 @@ end
 function storage.open(where, create)
   local db = connect(where, create)
   if create then
-    db:transaction(function()
+    db:exclusive(function()
       for _, sql in ipairs(schema) do db:run(sql) end
     end)
   else
@@ -74,7 +74,7 @@ end
 function Store:enter(name, wanted)
   local db = self.db
   local space = json.encode(wanted.space)
-  return db:transaction(function()
+  return db:exclusive(function()
     local study = find_study(self, name)
     if not study then
       local id = (db:query("SELECT MAX(id) AS id FROM study")[1].id or 0) + 1
@@ -106,8 +106,8 @@ local function recover(db, study, patience)
     local alive = process.is_alive(row.owner)
     if alive == nil then alive = row.silent < patience end
     if not alive then
-      db:run("UPDATE trial SET state = 'waiting' WHERE study = ? AND number = ? AND claim = ?", study, row.number,
-        row.claim)
+      db:run([[UPDATE trial SET state = 'waiting'
+        WHERE study = ? AND number = ? AND claim = ? AND state = 'running']], study, row.number, row.claim)
       left = left - 1
     end
   end
@@ -151,7 +151,7 @@ function Store:trial(study, number) return trial_row(self.db, study.id, number) 
 --- but others still work) or "done". limit: at most so many sampled trials (a grid's size), or nil.
 function Store:claim(study, limit, patience)
   local db = self.db
-  return db:transaction(function()
+  return db:exclusive(function()
     local running = recover(db, study.id, patience)
     local number = take_waiting(self, study.id)
     if not number then
@@ -167,7 +167,7 @@ end
 
 --- Adds a trial with these parameters, to be run next.
 function Store:enqueue(study, params)
-  return self.db:transaction(function()
+  return self.db:exclusive(function()
     return insert(self.db, study.id, study.seed, "waiting", nil, json.encode(params), nil)
   end)
 end
