@@ -40,8 +40,8 @@ static const tl_node_class mse_class = {"mse_loss", loss_backward, NULL};
 static const tl_node_class l1_class = {"l1_loss", loss_backward, NULL};
 static const tl_node_class smooth_l1_class = {"smooth_l1_loss", loss_backward, NULL};
 static const tl_node_class huber_class = {"huber_loss", loss_backward, NULL};
-static const tl_node_class bce_class = {"bce_loss", loss_backward, NULL};
-static const tl_node_class bce_with_logits_class = {"bce_with_logits_loss", loss_backward, NULL};
+static const tl_node_class bce_class = {"binary_cross_entropy", loss_backward, NULL};
+static const tl_node_class bce_with_logits_class = {"binary_cross_entropy_with_logits", loss_backward, NULL};
 static const tl_node_class kl_div_class = {"kl_div_loss", loss_backward, NULL};
 
 static tl_status check_pair(const char *op, const tl_tensor *x, const tl_tensor *target) {
@@ -85,7 +85,8 @@ static tl_status expanded(const char *op, const char *what, tl_tensor *weight, c
 }
 
 static tl_status outside(const char *op, const tl_tensor *x, int64_t at) {
-  return TL_FAIL(TL_ERR_VALUE, op, "element %lld of the input %s or its target is not between 0 and 1; for logits use bce_with_logits",
+  return TL_FAIL(TL_ERR_VALUE, op,
+                 "element %lld of the input %s or its target is not between 0 and 1: for logits there is BCEWithLogitsLoss",
                  (long long)tl_position(at), tl_shape_of(x));
 }
 

@@ -207,7 +207,7 @@ START_TEST(messages_of_pairs) {
   ck_fails(tl_mse_loss(x, t, MEAN, &y), TL_ERR_SHAPE, "the input is (2x1) but the target (2)");
   ck_fails(tl_mse_loss(i, i, MEAN, &y), TL_ERR_DTYPE, "int64");
   ck_fails(tl_bce_loss(x, two, NULL, MEAN, &y), TL_ERR_VALUE, "element 1 of the input (2x1) or its target is not between 0 and 1");
-  ck_fails(tl_bce_loss(two, x, NULL, MEAN, &y), TL_ERR_VALUE, "bce_with_logits");
+  ck_fails(tl_bce_loss(two, x, NULL, MEAN, &y), TL_ERR_VALUE, "BCEWithLogitsLoss");
   ck_fails(tl_bce_loss(x, x, w, MEAN, &y), TL_ERR_SHAPE, "weight of (3) does not broadcast to the input's (2x1)");
   ck_fails(tl_smooth_l1_loss(x, x, -1, MEAN, &y), TL_ERR_VALUE, "beta must not be negative, got -1");
   ck_fails(tl_huber_loss(x, x, 0, MEAN, &y), TL_ERR_VALUE, "delta must be positive, got 0");

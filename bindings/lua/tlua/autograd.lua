@@ -425,4 +425,4 @@ end
 autograd.no_grad, autograd.enable_grad = tl.no_grad, tl.enable_grad
 autograd.gradcheck = function(...) return require "tlua.gradcheck"(...) end
 
-return autograd
+return base.namespace(autograd, "tl.autograd")

@@ -221,6 +221,11 @@ local function sizes_of_table(list, op)
   return n
 end
 
+local function check_end(op, rest)
+  if rest == nil then return end
+  fail(op .. ": nothing may follow the last size but the options (is one of the sizes nil?)")
+end
+
 --- Reads sizes from the arguments (2, 3, options) or ({2, 3}, options) into base.shape. Returns how many there are,
 --- and what follows them.
 function base.sizes(op, a, b, c, d, e, f, g, h, i)
@@ -230,25 +235,26 @@ function base.sizes(op, a, b, c, d, e, f, g, h, i)
   end
   check_integer(a, op, "a size")
   shape[0] = a
-  if type(b) ~= "number" then return 1, b end
+  if type(b) ~= "number" then check_end(op, c) return 1, b end
   check_integer(b, op, "a size")
   shape[1] = b
-  if type(c) ~= "number" then return 2, c end
+  if type(c) ~= "number" then check_end(op, d) return 2, c end
   check_integer(c, op, "a size")
   shape[2] = c
-  if type(d) ~= "number" then return 3, d end
+  if type(d) ~= "number" then check_end(op, e) return 3, d end
   check_integer(d, op, "a size")
   shape[3] = d
-  if type(e) ~= "number" then return 4, e end
-  local list, options = { a, b, c, d, e, f, g, h }, i
-  for k = 6, 8 do
-    if type(list[k]) ~= "number" then
-      options = list[k]
-      for j = k, 8 do list[j] = nil end
-      break
-    end
+  if type(e) ~= "number" then check_end(op, f) return 4, e end
+  local list, n = { a, b, c, d, e, f, g, h, i }, 5
+  while type(list[n + 1]) == "number" do n = n + 1 end
+  if n > MAX_DIMS then fail(op .. ": " .. n .. " sizes or more, there are at most " .. MAX_DIMS .. " dims") end
+  local options = list[n + 1]
+  check_end(op, list[n + 2])
+  for k = 1, n do
+    check_integer(list[k], op, "a size")
+    shape[k - 1] = list[k]
   end
-  return sizes_of_table(list, op), options
+  return n, options
 end
 
 --- Reads a position, a list of positions or nil into base.dims. Returns how many there are (0: all dims).
@@ -326,6 +332,35 @@ function base.suggestion(name, ...)
   return near and far <= math.max(2, #name / 3) and ", did you mean '" .. near .. "'?" or ""
 end
 
+--- What `require file` gives: a part of the library, called `name`, that this build may lack.
+function base.built_in(file, name)
+  local ok, module = pcall(require, file)
+  if ok then return module end
+  local absent = tostring(module):find("module '" .. file .. "' not found", 1, true)
+  if absent then fail(name .. " is not built into this tlua") end
+  error(module, 0)
+end
+
+--- Makes a table of functions refuse names that it does not have. `later`: name -> the file to load when it is used.
+function base.namespace(t, name, later)
+  later = later or {}
+  return setmetatable(t, {
+    __index = function(_, key)
+      if not later[key] then
+        fail(("there is no %s.%s%s"):format(name, tostring(key), base.suggestion(tostring(key), t, later)))
+      end
+      local value = base.built_in(later[key], name .. "." .. key)
+      t[key] = value
+      return value
+    end,
+  })
+end
+
+--- Fails if there is a further argument: `op` does not know it.
+function base.no_more(op, extra)
+  if extra ~= nil then fail(op .. ": there is an argument too many: " .. kind(extra)) end
+end
+
 --- Checks an options table against its defaults and returns it completed: options("Conv2d", {stride=2}, {stride=1,
 --- bias=true}). A default of base.optional stands for "no default". Unknown keys are errors that name the nearest one.
 base.optional = setmetatable({}, { __tostring = function() return "optional" end })
@@ -374,6 +409,7 @@ end
 
 local dtype_names = {} -- number -> name
 local dtype_numbers = {} -- name or alias -> number
+base.dtype_numbers = dtype_numbers
 for i = 0, tonumber(native.TL_DTYPES) - 1 do
   local name = ffi.string(native.tl_dtype_name(i))
   dtype_names[i], dtype_numbers[name] = name, i

@@ -43,11 +43,19 @@ local function give(requires_grad)
   return t
 end
 
+-- The sizes that sizes() read are none below 0.
+local function check_shape(op, n)
+  for d = 0, n - 1 do
+    if shape[d] < 0 then fail(("%s: size %d of dim %d is negative"):format(op, tonumber(shape[d]), d + 1)) end
+  end
+end
+
 -- ---- filled ----
 
 local function filled(op, value)
   return function(a, b, c, d, e, f, g, h, i)
     local n, options = sizes(op, a, b, c, d, e, f, g, h, i)
+    check_shape(op, n)
     local dtype, device, requires_grad = read(op, options)
     check(C.tl_full(n, shape, value, dtype, device, out))
     return give(requires_grad)
@@ -61,6 +69,7 @@ tl.ones = filled("ones", 1)
 --- tl.empty(sizes, opts): uninitialised.
 function tl.empty(a, b, c, d, e, f, g, h, i)
   local n, options = sizes("empty", a, b, c, d, e, f, g, h, i)
+  check_shape("empty", n)
   local dtype, device, requires_grad = read("empty", options)
   check(C.tl_empty(n, shape, dtype, device, out))
   return give(requires_grad)
@@ -70,6 +79,7 @@ end
 function tl.full(list, value, options)
   if type(list) == "number" then list = { list } end
   local n = sizes("full", list)
+  check_shape("full", n)
   local dtype, device, requires_grad = read("full", options, type(value) == "boolean" and BOOL or nil)
   if type(value) == "boolean" then value = value and 1 or 0 end
   check_number(value, "full", "the value")
@@ -117,6 +127,7 @@ end
 --- tl.rand(sizes, opts): uniform in [0, 1). opts also: generator.
 function tl.rand(a, b, c, d, e, f, g, h, i)
   local n, options = sizes("rand", a, b, c, d, e, f, g, h, i)
+  check_shape("rand", n)
   local dtype, device, requires_grad, generator = read("rand", options)
   check(C.tl_empty(n, shape, dtype, device, out))
   local t = wrap(out[0])
@@ -128,6 +139,7 @@ end
 --- tl.randn(sizes, opts): normal with mean 0 and variance 1.
 function tl.randn(a, b, c, d, e, f, g, h, i)
   local n, options = sizes("randn", a, b, c, d, e, f, g, h, i)
+  check_shape("randn", n)
   local dtype, device, requires_grad, generator = read("randn", options)
   check(C.tl_empty(n, shape, dtype, device, out))
   local t = wrap(out[0])
@@ -142,6 +154,7 @@ function tl.randint(low, high, list, options)
   check_integer(low, "randint", "the lower bound")
   check_integer(high, "randint", "the upper bound")
   local n = sizes("randint", list)
+  check_shape("randint", n)
   local dtype, device, requires_grad, generator = read("randint", options, INT64)
   check(C.tl_empty(n, shape, dtype, device, out))
   local t = wrap(out[0])

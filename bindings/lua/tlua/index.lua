@@ -62,6 +62,7 @@ end
 
 local function part(x, list)
   local n = #list
+  if n == 0 and next(list) ~= nil then fail("index: a table of entries counts from 1, this one has other keys") end
   if n > native.tl_ndim(x) then
     fail(("index: %d entries for a tensor of %d dims"):format(n, native.tl_ndim(x)))
   end

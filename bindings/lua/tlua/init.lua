@@ -29,23 +29,14 @@ local lazy = {
   load = { "tlua.files", "load" },
 }
 
-local function is_missing(message, module)
-  return message:find("module '" .. module .. "' not found", 1, true) ~= nil
-end
-
 return setmetatable(tl, {
   __index = function(_, key)
     local from = lazy[key]
     if not from then
       base.fail(("there is no tl.%s%s"):format(tostring(key), base.suggestion(tostring(key), tl, lazy)))
     end
-    local ok, module = pcall(require, from[1])
-    if not ok then
-      if is_missing(tostring(module), from[1]) then base.fail(("tl.%s is not built into this tlua"):format(key)) end
-      error(module, 0)
-    end
-    local value = module
-    if from[2] then value = module[from[2]] end
+    local value = base.built_in(from[1], "tl." .. key)
+    if from[2] then value = value[from[2]] end
     tl[key] = value
     return value
   end,

@@ -9,20 +9,22 @@ local fail, check = base.fail, base.check
 local is_tensor, check_tensor = base.is_tensor, base.check_tensor
 
 local prologue = [[
-local C, tensor, wrap, again, check, out, istype, type, wrong, number, INF = ...
+local C, tensor, wrap, again, check, out, istype, type, wrong, number, no_more, INF = ...
 ]]
 
 -- A call that may run out of memory is tried twice; again() raises whatever else it was.
 local templates = {
   unary = [[
-local function NAME(x)
+local function NAME(x, extra)
   if not istype(tensor, x) then wrong("NAME", x) end
+  if extra ~= nil then no_more("NAME", extra) end
   local status = C.tl_NAME(x, out)
   if status ~= 0 then again(status) check(C.tl_NAME(x, out)) end
   return wrap(out[0])
 end
-local function NAME_(x)
+local function NAME_(x, extra)
   if not istype(tensor, x) then wrong("NAME_", x) end
+  if extra ~= nil then no_more("NAME_", extra) end
   check(C.tl_NAME_(x))
   return x
 end
@@ -132,7 +134,7 @@ for _, row in ipairs(base.ops) do
   source = source:gsub("%f[%w][PQ]%f[%W]", { P = parameters[1] or "nil", Q = parameters[2] or "nil" })
   local make = assert(loadstring(prologue .. source, "@tlua/" .. name))
   local op, in_place = make(ffi.C, ffi.typeof("tl_tensor"), base.wrap, base.again, check, base.out, ffi.istype, type,
-    kind == "binary" and wrong_binary or wrong_unary, number, math.huge)
+    kind == "binary" and wrong_binary or wrong_unary, number, base.no_more, math.huge)
   methods[name], methods[name .. "_"], tl[name] = op, in_place, op
 end
 

@@ -131,14 +131,16 @@ function methods.cumsum(x, d)
 end
 
 --- x:softmax(d), x:log_softmax(d).
-function methods.softmax(x, d)
+function methods.softmax(x, d, extra)
   check_tensor(x, "softmax", 1)
+  base.no_more("softmax", extra)
   check(C.tl_softmax(x, position(d, "softmax"), out))
   return wrap(out[0])
 end
 
-function methods.log_softmax(x, d)
+function methods.log_softmax(x, d, extra)
   check_tensor(x, "log_softmax", 1)
+  base.no_more("log_softmax", extra)
   check(C.tl_log_softmax(x, position(d, "log_softmax"), out))
   return wrap(out[0])
 end

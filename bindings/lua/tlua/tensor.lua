@@ -107,11 +107,22 @@ local function length(x)
   return native.tl_size(x, 0)
 end
 
+local function next_row(x, i)
+  if i < native.tl_size(x, 0) then return i + 1, indexing.select(x, i + 1) end
+end
+
+-- for i, row in ipairs(x): the parts of dim 1.
+local function rows(x)
+  if native.tl_ndim(x) == 0 then fail("ipairs: a 0-d tensor has no rows") end
+  return next_row, x, 0
+end
+
 ffi.metatype(tensor_type, {
   __index = index,
   __newindex = newindex,
   __eq = same,
   __len = length,
+  __ipairs = rows,
   __tostring = function(x) return require("tlua.print").text(x) end,
   __add = operators.add,
   __sub = operators.sub,
@@ -267,7 +278,12 @@ function methods.to(x, a, b)
     return convert(x, o.dtype and base.dtype(o.dtype, "to"), o.device and base.device(o.device, "to"))
   end
   local dtype, device = base.find_dtype(a), nil
-  if not dtype then device = base.device(a, "to") end
+  if type(a) ~= "string" then fail("to: needs the name of a dtype or device, or a tensor, got " .. base.kind(a)) end
+  if not dtype then
+    local hint = base.suggestion(a, base.dtype_numbers)
+    if hint ~= "" then fail("to: there is no dtype or device '" .. a .. "'" .. hint) end
+    device = base.device(a, "to")
+  end
   if b ~= nil then
     local other = base.find_dtype(b)
     if dtype and not other then device = base.device(b, "to")

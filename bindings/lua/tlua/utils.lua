@@ -1,2 +1,4 @@
 -- utils.lua: tl.utils.
-return { checkpoint = require "tlua.checkpoint" }
+local base = require "tlua.base"
+
+return base.namespace({ checkpoint = require "tlua.checkpoint" }, "tl.utils")

@@ -89,7 +89,8 @@ eps is the dtype's machine epsilon unless given. Zhang & Sennrich 2019.]],
 nn.Embedding(num_embeddings, embedding_dim, {padding_idx=}): ids 0..num_embeddings-1 (..) -> (.., embedding_dim).
 weight N(0, 1). Row padding_idx (an id) is zero at first and gets no gradient.]],
   ["tl.nn.Dropout"] = [[
-nn.Dropout(p): in training each element is 0 with probability p (0.5), the others are scaled by 1/(1-p).
+nn.Dropout(p, {inplace=false}): in training each element is 0 with probability p (0.5), the others are scaled by
+1/(1-p).
 Srivastava et al. 2014.]],
   ["tl.nn.MaxPool2d"] = "nn.MaxPool2d(kernel_size, {stride=kernel_size, padding=0, dilation=1, ceil_mode=false})",
   ["tl.nn.AvgPool2d"] = [[

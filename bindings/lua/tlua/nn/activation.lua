@@ -50,7 +50,12 @@ function GELU:forward(x)
 end
 function GELU:extra_repr() return self.approximate == "tanh" and "approximate=tanh" or "" end
 
+local function no_options(name)
+  return function(_, extra) base.no_more(name, extra) end
+end
+
 local Tanh = Module:extend("Tanh")
+Tanh.init = no_options("Tanh")
 function Tanh:forward(x)
   check_tensor(x, "Tanh", 1)
   check(C.tl_tanh(x, out))
@@ -58,6 +63,7 @@ function Tanh:forward(x)
 end
 
 local Sigmoid = Module:extend("Sigmoid")
+Sigmoid.init = no_options("Sigmoid")
 function Sigmoid:forward(x)
   check_tensor(x, "Sigmoid", 1)
   check(C.tl_sigmoid(x, out))

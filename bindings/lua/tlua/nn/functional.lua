@@ -15,8 +15,9 @@ end
 
 local function pointwise(name)
   local symbol = "tl_" .. name
-  F[name] = function(x)
+  F[name] = function(x, extra)
     check_tensor(x, name, 1)
+    base.no_more(name, extra)
     check(C[symbol](x, out))
     return wrap(out[0])
   end
@@ -56,14 +57,16 @@ function F.softplus(x, opts)
   return wrap(out[0])
 end
 
-function F.softmax(x, dim)
+function F.softmax(x, dim, extra)
   check_tensor(x, "softmax", 1)
+  base.no_more("softmax", extra)
   check(C.tl_softmax(x, position(dim, "softmax"), out))
   return wrap(out[0])
 end
 
-function F.log_softmax(x, dim)
+function F.log_softmax(x, dim, extra)
   check_tensor(x, "log_softmax", 1)
+  base.no_more("log_softmax", extra)
   check(C.tl_log_softmax(x, position(dim, "log_softmax"), out))
   return wrap(out[0])
 end
@@ -319,4 +322,4 @@ function F.kl_div(x, target, opts)
   return wrap(out[0])
 end
 
-return F
+return base.namespace(F, "nn.functional")

@@ -27,6 +27,7 @@ local function load(_, name)
     local names = {}
     for known in pairs(home) do names[#names + 1] = known end
     table.sort(names)
+    if name == "parallel" then return base.built_in("tlua.nn.parallel", "nn.parallel") end
     base.fail(("nn: there is no '%s', did you mean '%s'?"):format(tostring(name), base.nearest(tostring(name), names)))
   end
   if file:sub(1, 1) == "=" then

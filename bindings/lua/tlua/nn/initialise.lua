@@ -225,4 +225,4 @@ function init.orthogonal_(t, options)
   return t
 end
 
-return init
+return base.namespace(init, "nn.init")

@@ -284,8 +284,12 @@ function Module:bfloat16() return self:to("bfloat16") end
 --- What stands between the parentheses when the module is printed; layers override it.
 function Module:extra_repr() return "" end
 
---- "Linear(10, 1)": the module in one line, without what is below it.
-function Module:label() return ("%s(%s)"):format(self._name, self:extra_repr()) end
+--- "Linear(10, 1)": the module in one line, without what is below it. A subclass may lack what its parent's
+--- extra_repr() reads: messages need a label all the same.
+function Module:label()
+  local ok, text = pcall(self.extra_repr, self)
+  return ("%s(%s)"):format(self._name, ok and text or "...")
+end
 
 Module.__tostring = state.describe
 Module.__newindex = registry.assign

@@ -82,7 +82,8 @@ function AvgPool2d:extra_repr() return spell(self) .. (self.count_include_pad an
 local AdaptiveAvgPool2d = Module:extend("AdaptiveAvgPool2d")
 
 --- Means over windows chosen so that the result is output_size: a number, or {H, W}.
-function AdaptiveAvgPool2d:init(output_size)
+function AdaptiveAvgPool2d:init(output_size, extra)
+  base.no_more("AdaptiveAvgPool2d", extra)
   self.output_size = support.sizes("AdaptiveAvgPool2d", "output_size", output_size, 2)
 end
 

@@ -19,7 +19,8 @@ local function whole(x, lowest) return type(x) == "number" and x == math.floor(x
 --- `value` must be an integer of at least `lowest` (1 unless given); returned.
 function support.size(op, name, value, lowest)
   if not whole(value, lowest or 1) then
-    base.fail(("%s: %s must be an integer of at least %d, got %s"):format(op, name, lowest or 1, tostring(value)))
+    base.fail(("%s: %s must be an integer of at least %d, got %s"):format(op, name, lowest or 1,
+      type(value) == "number" and tostring(value) or base.kind(value)))
   end
   return value
 end

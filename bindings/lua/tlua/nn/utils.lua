@@ -68,4 +68,4 @@ function utils.vector_to_parameters(vector, params)
   end)
 end
 
-return utils
+return base.namespace(utils, "nn.utils", { prune = "tlua.nn.prune" })

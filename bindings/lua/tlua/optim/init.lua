@@ -17,7 +17,10 @@ local tensor_array = ffi.typeof("tl_tensor *[?]")
 
 local function params_of(op, list)
   if is_tensor(list) then return { list } end
-  if type(list) ~= "table" then fail(("%s: parameters are a list of tensors, got %s"):format(op, type(list))) end
+  if type(list) ~= "table" or list.parameters then
+    local got = type(list) == "table" and "a module" or base.kind(list)
+    fail(("%s: parameters are a list of tensors, as model:parameters() gives, got %s"):format(op, got))
+  end
   if #list == 0 then fail(op .. ": the list of parameters is empty") end
   local params, seen = {}, {}
   for i = 1, #list do
@@ -69,7 +72,8 @@ local function new(class, params, given)
     param_groups = {},
   }, metatable)
   local grouped = type(params) == "table" and type(params[1]) == "table"
-  if not grouped then params = { { params = params == nil and {} or params } } end
+  if params == nil then params_of(op, nil) end
+  if not grouped then params = { { params = params } } end
   for _, g in ipairs(params) do self:add_param_group(g) end
   return self
 end
@@ -247,10 +251,4 @@ define(C.TL_RADAM, { "lr", "betas", "eps", "weight_decay", "decoupled_weight_dec
 --- Is x an optimizer?
 function optim.is_optimizer(x) return getmetatable(x) == metatable end
 
-return setmetatable(optim, {
-  __index = function(t, name)
-    if name ~= "lr_scheduler" then return nil end
-    t.lr_scheduler = require "tlua.optim.lr_scheduler"
-    return t.lr_scheduler
-  end,
-})
+return base.namespace(optim, "optim", { lr_scheduler = "tlua.optim.lr_scheduler" })

@@ -360,4 +360,4 @@ function lr_scheduler.ChainedScheduler(parts)
   return object(chained, parts[1].optimizer, out[0], { parts = parts, calls_lua = calls_lua })
 end
 
-return lr_scheduler
+return base.namespace(lr_scheduler, "optim.lr_scheduler")
