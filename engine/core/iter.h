@@ -6,6 +6,11 @@
 
 #define TL_MAX_OPERANDS 6
 
+/* The type that operands of a dtype are computed in. */
+static inline int tl_compute_type(int dtype) {
+  return dtype == TL_FLOAT64 ? TL_FLOAT64 : tl_is_floating(dtype) ? TL_FLOAT32 : TL_INT64;
+}
+
 typedef struct tl_operand {
   char *data;                   /* first element; NULL for a constant */
   int dtype;                    /* tl_dtype of what is stored */

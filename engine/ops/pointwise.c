@@ -1,6 +1,7 @@
 /* pointwise.c: the operations of ops.def: checks, result dtype, kernel, history. One row, one set of functions. */
 #include "autograd/tape.h"
 #include "backend/backend.h"
+#include "core/iter.h"
 #include "core/tensor.h"
 
 enum kind { KIND_FLOAT, KIND_ANY, KIND_BOOL };
@@ -13,10 +14,6 @@ typedef struct row {
   enum saves saves;
   const tl_node_class *cls;
 } row;
-
-static int compute_type(int dtype) {
-  return dtype == TL_FLOAT64 ? TL_FLOAT64 : tl_is_floating(dtype) ? TL_FLOAT32 : TL_INT64;
-}
 
 /* ---- running a function of the kernel table ---- */
 
@@ -57,7 +54,7 @@ static tl_status unary_backward(tl_node *n, tl_tensor *const *grad_out, tl_tenso
   tl_tensor *g = grad_out[0], *saved = g;
   if (n->saved_count > 0) TL_TRY(tl_node_saved(n, 0, &saved));
   tl_tensor *in[2] = {g, saved};
-  return run(u->fn, n->cls->name, compute_type(g->dtype), g->dtype, g->ndim, g->shape, 2, in, NULL, u->p, u->q, grad_in);
+  return run(u->fn, n->cls->name, tl_compute_type(g->dtype), g->dtype, g->ndim, g->shape, 2, in, NULL, u->p, u->q, grad_in);
 }
 
 static tl_status check_arithmetic(const row *r, int dtype) {
@@ -76,7 +73,7 @@ static tl_status unary(const row *r, tl_tensor *x, double p, double q, tl_tensor
   int dtype = r->kind == KIND_FLOAT && !tl_is_floating(x->dtype) ? TL_FLOAT32 : x->dtype;
   TL_TRY(check_arithmetic(r, dtype));
   tl_tensor *y;
-  TL_TRY(run(r->fn, r->name, compute_type(dtype), r->kind == KIND_BOOL ? TL_BOOL : dtype, x->ndim, x->shape, 1, &x, NULL,
+  TL_TRY(run(r->fn, r->name, tl_compute_type(dtype), r->kind == KIND_BOOL ? TL_BOOL : dtype, x->ndim, x->shape, 1, &x, NULL,
              p, q, &y));
   return tl_give(r->saves == SAVES_ND ? TL_OK : record_unary(r, x, y, p, q), y, out);
 }
@@ -107,7 +104,7 @@ static tl_status unary_(const row *r, tl_tensor *x, double p, double q) {
   bool records = r->saves != SAVES_ND && tl_records(1, &x);
   tl_tensor *old;
   TL_TRY(old_value(x, records && r->saves == SAVES_X, &old));
-  tl_status st = run_into(r->fn, r->name, compute_type(dtype), x, 1, &x, NULL, p, q);
+  tl_status st = run_into(r->fn, r->name, tl_compute_type(dtype), x, 1, &x, NULL, p, q);
   if (st == TL_OK) {
     tl_touch(x);
     unary_payload u = {r->fn + 1, p, q};
@@ -149,7 +146,7 @@ static tl_status binary_backward(tl_node *n, tl_tensor *const *grad_out, tl_tens
     tl_tensor *full = NULL, *sum = NULL;
     tl_status st = TL_OK;
     if (passes_gradient(b->fn, i)) full = tl_hold(g);
-    else st = run(b->fn + 1 + i, n->cls->name, compute_type(g->dtype), g->dtype, g->ndim, g->shape, 3, in, constants, 0, 0, &full);
+    else st = run(b->fn + 1 + i, n->cls->name, tl_compute_type(g->dtype), g->dtype, g->ndim, g->shape, 3, in, constants, 0, 0, &full);
     if (st == TL_OK) st = tl_sum_to(full, s->ndim, s->shape, &sum);
     if (st == TL_OK) st = tl_to(sum, s->dtype, g->device, &grad_in[i]);
     tl_tensor_free(full);
@@ -217,7 +214,7 @@ static tl_status binary(const row *r, tl_tensor *a, tl_tensor *b, double sa, dou
       shape = broadcast;
     }
   }
-  int dtype = common_type(r, a, b, sa, sb), compute = compute_type(dtype);
+  int dtype = common_type(r, a, b, sa, sb), compute = tl_compute_type(dtype);
   TL_TRY(check_arithmetic(r, dtype));
   TL_TRY(check_divisor(r, compute, b, sb));
   tl_tensor *in[2] = {a, b}, *y;
@@ -250,7 +247,7 @@ static tl_status check_target(const char *op, const tl_tensor *a, const tl_tenso
 static tl_status binary_(const row *r, tl_tensor *a, tl_tensor *b, double sb) {
   TL_TRY(tl_check_inplace(r->name, a));
   if (b != NULL) TL_TRY(check_target(r->name, a, b));
-  int dtype = common_type(r, a, b, 0, sb), compute = compute_type(dtype);
+  int dtype = common_type(r, a, b, 0, sb), compute = tl_compute_type(dtype);
   TL_TRY(check_arithmetic(r, dtype));
   TL_TRY(check_stores(r->name, r->kind == KIND_BOOL ? TL_BOOL : dtype, a));
   TL_TRY(check_divisor(r, compute, b, sb));

@@ -1,11 +1,8 @@
 /* ternary.c: pointwise operations of three operands, and a + alpha*b. */
 #include "autograd/tape.h"
 #include "backend/backend.h"
+#include "core/iter.h"
 #include "core/tensor.h"
-
-static int compute_type(int dtype) {
-  return dtype == TL_FLOAT64 ? TL_FLOAT64 : tl_is_floating(dtype) ? TL_FLOAT32 : TL_INT64;
-}
 
 static tl_status run_into(int fn, const char *op, tl_tensor *y, int compute, int n, tl_tensor *const *in, const double *constants,
                           double p) {
@@ -154,7 +151,7 @@ static tl_status combine(int fn, const tl_node_class *cls, int n, tl_tensor *con
   if (!tl_is_floating(dtype) && (!integers || value != (double)(int64_t)value)) dtype = TL_FLOAT32;
   tl_tensor *y;
   TL_TRY(tl_empty(frame.ndim, frame.shape, dtype, in[0]->device, &y));
-  tl_status st = run_into(fn, cls->name, y, compute_type(dtype), n, in, NULL, value);
+  tl_status st = run_into(fn, cls->name, y, tl_compute_type(dtype), n, in, NULL, value);
   payload p = {.value = value};
   for (int i = 0; i < n; i++) remember(&p, i, in[i]);
   if (st == TL_OK) st = tl_record1(cls, y, n, in, n == 3 ? 2 : 0, in + 1, &p, sizeof p);
@@ -229,7 +226,7 @@ static tl_status where_backward(tl_node *n, tl_tensor *const *grad_out, tl_tenso
     if (!tl_node_needs(n, i)) continue;
     tl_tensor *in[3] = {mask, i == 0 ? g : NULL, i == 1 ? g : NULL}, *part;
     TL_TRY(tl_empty_like(g, g->dtype, &part));
-    tl_status st = run_into(TL_FN_where, "where", part, compute_type(g->dtype), 3, in, zero, 0);
+    tl_status st = run_into(TL_FN_where, "where", part, tl_compute_type(g->dtype), 3, in, zero, 0);
     TL_TRY(give_back(p, i, st, part, grad_in));
   }
   return TL_OK;
@@ -247,7 +244,7 @@ static tl_status choose(const char *op, tl_tensor *mask, tl_tensor *a, double sa
     if (in[i] != NULL) TL_TRY(tl_check_same_device(op, mask, in[i]));
   int dtype = a == NULL ? b->dtype : tl_result_type(a, b);
   TL_TRY(tl_empty(frame.ndim, frame.shape, dtype, mask->device, &y));
-  tl_status st = run_into(TL_FN_where, op, y, compute_type(dtype), 3, in, constants, 0);
+  tl_status st = run_into(TL_FN_where, op, y, tl_compute_type(dtype), 3, in, constants, 0);
   payload p = {0};
   remember(&p, 0, a);
   remember(&p, 1, b);

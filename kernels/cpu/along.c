@@ -75,14 +75,10 @@ EXTREME_TILE(f32, float)
 EXTREME_TILE(f64, double)
 EXTREME_TILE(i64, int64_t)
 
-static int compute_type(int dtype) {
-  return dtype == TL_FLOAT64 ? TL_FLOAT64 : tl_is_floating(dtype) ? TL_FLOAT32 : TL_INT64;
-}
-
 tl_status tl_cpu_arg_extreme(bool largest, int dtype, const void *x, int64_t outer, int64_t n, int64_t inner,
                              int64_t *ids) {
   int64_t size = (int64_t)tl_dtype_size(dtype), tiles = (inner + TILE - 1) / TILE;
-  int compute = compute_type(dtype);
+  int compute = tl_compute_type(dtype);
 #pragma omp parallel for schedule(static) if (outer * n * inner >= TL_PARALLEL_MIN)
   for (int64_t t = 0; t < outer * tiles; t++) {
     int64_t o = t / tiles, column = t % tiles * TILE;

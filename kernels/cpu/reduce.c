@@ -404,7 +404,7 @@ static job plan(const tl_iter *it, int reduced, double p) {
   const tl_operand *in = &it->op[1];
   for (int d = 0; d < j.lead; d++) j.outs *= it->shape[d];
   for (int d = j.lead; d < it->ndim; d++) j.count *= it->shape[d];
-  j.compute = in->dtype == TL_FLOAT64 ? TL_FLOAT64 : tl_is_floating(in->dtype) ? TL_FLOAT32 : TL_INT64;
+  j.compute = tl_compute_type(in->dtype);
   if (j.lead == 0) return j;
   j.inner = it->shape[j.lead - 1];
   int64_t across = in->stride[j.lead - 1], along = reduced > 0 ? in->stride[it->ndim - 1] : INT64_MAX;
