@@ -12,7 +12,8 @@ runs this script again up to here.
 Started again, it goes on where it was.]],
   ["tl.sweep.open"] = [[
 tl.sweep.open(storage, name) -> study: one that exists; the name may be left out if there is one only.
-study:best(), study:trials(), study:counts(), study:failures(), study:enqueue(params), study:to_csv(path), study:close()]],
+study:best(), study:trials(), study:counts(), study:failures(), study:enqueue(params), study:to_csv(path),
+study:close()]],
   ["tl.sweep.uniform"] = "tl.sweep.uniform(low, high): evenly in [low, high].",
   ["tl.sweep.loguniform"] = "tl.sweep.loguniform(low, high): evenly in the logarithm; 0 < low.",
   ["tl.sweep.quniform"] = "tl.sweep.quniform(low, high, step): one of low, low + step, ... up to high.",
@@ -23,8 +24,8 @@ study:best(), study:trials(), study:counts(), study:failures(), study:enqueue(pa
   ["tl.sweep.Random"] = "tl.sweep.Random{seed=}: every trial independent of the others.",
   ["tl.sweep.Sobol"] = "tl.sweep.Sobol{seed=}: a scrambled Sobol sequence; at most 64 parameters.",
   ["tl.sweep.Grid"] = [[
-tl.sweep.Grid{points=5}: every combination once. A continuous range gives `points` values; points={lr=3, all=5} sets them
-one by one.]],
+tl.sweep.Grid{points=5}: every combination once. A continuous range gives `points` values; points={lr=3, all=5} sets
+them one by one.]],
   ["tl.sweep.TPE"] = [[
 tl.sweep.TPE{seed=, startup=10, candidates=24}: multivariate tree-structured Parzen estimator: learns from the trials
 that are over; those that run count as bad ones.]],
