@@ -113,7 +113,7 @@ static tl_status written_backward(tl_node *n, tl_tensor *const *grad_out, tl_ten
 
 static const tl_node_class written_class = {"write through a view", written_backward, NULL};
 
-tl_status tl_view_wrote(tl_tensor *view, tl_node *n) {
+tl_status tl_view_write(tl_tensor *view, tl_node *n, tl_node **through) {
   tl_tensor *base = view->base;
   tl_node *w;
   TL_TRY(tl_node_new(&written_class, 1, 2, 0, sizeof(geometry), &w));
@@ -124,11 +124,16 @@ tl_status tl_view_wrote(tl_tensor *view, tl_node *n) {
     return st;
   }
   w->edges[1] = (tl_edge){n, 0};
-  n->refs += 2; /* the edge, and the view below */
-  tl_tensor_set_node(base, w);
+  n->refs++;
+  *through = w;
+  return TL_OK;
+}
+
+void tl_view_wrote(tl_tensor *view, tl_node *n, tl_node *through) {
+  tl_tensor *base = view->base;
+  tl_tensor_set_node(base, through);
   tl_tensor_set_node(view, n);
   view->base_state = state_of(base);
-  return TL_OK;
 }
 
 tl_status tl_record_view(const tl_node_class *cls, tl_tensor *view, tl_tensor *t, const void *payload, size_t bytes) {

@@ -232,19 +232,45 @@ tl_status tl_check_inplace(const char *op, tl_tensor *t) {
   return TL_OK;
 }
 
-tl_status tl_record_inplace(const tl_node_class *cls, tl_tensor *t, int inputs, tl_tensor *const *in, int saved,
-                            tl_tensor *const *save, const void *payload, size_t payload_bytes) {
+tl_status tl_write_begin(tl_write *w, const tl_node_class *cls, tl_tensor *t, int inputs, tl_tensor *const *in, int saved,
+                         tl_tensor *const *save, const void *payload, size_t payload_bytes) {
+  *w = (tl_write){NULL, NULL};
+  if (!tl_is_floating(t->dtype)) return TL_OK;
   /* A plain overwrite (in[0] == NULL) of something with history cuts that history, too. */
   bool cuts = grad_enabled && in[0] == NULL && (t->base != NULL || t->node != NULL) && tl_requires_grad(t);
   if (!tl_records(inputs, in) && !cuts) return TL_OK;
-  tl_node *n;
-  TL_TRY(build(cls, 1, inputs, in, saved, save, payload, payload_bytes, &n));
-  if (t->base != NULL) {
-    tl_status st = tl_view_wrote(t, n);
-    tl_node_drop(n);
-    return st;
+  TL_TRY(build(cls, 1, inputs, in, saved, save, payload, payload_bytes, &w->node));
+  for (int i = 0; i < saved; i++)
+    if (save[i] == t) w->node->saved[i].version++; /* of the value that is to come */
+  if (t->base == NULL) return TL_OK;
+  tl_status st = tl_view_write(t, w->node, &w->through);
+  if (st != TL_OK) {
+    tl_node_drop(w->node);
+    w->node = NULL;
   }
-  tl_tensor_set_node(t, n);
+  return st;
+}
+
+static tl_status overwrite_backward(tl_node *n, tl_tensor *const *grad_out, tl_tensor **grad_in) {
+  (void)n, (void)grad_out, (void)grad_in; /* it has no inputs that a gradient could go to */
+  return TL_OK;
+}
+
+tl_status tl_overwrite_begin(tl_write *w, tl_tensor *t) {
+  static const tl_node_class overwrite_class = {"overwrite", overwrite_backward, NULL};
+  tl_tensor *none = NULL;
+  return tl_write_begin(w, &overwrite_class, t, 1, &none, 0, NULL, NULL, 0);
+}
+
+tl_status tl_write_end(tl_write *w, tl_tensor *t, tl_status status) {
+  if (status != TL_OK) {
+    tl_node_drop(w->through);
+    tl_node_drop(w->node);
+    return status;
+  }
+  tl_touch(t);
+  if (w->through != NULL) tl_view_wrote(t, w->node, w->through);
+  else if (w->node != NULL) tl_tensor_set_node(t, w->node);
   return TL_OK;
 }
 

@@ -76,12 +76,24 @@ tl_status tl_node_saved(tl_node *n, int i, tl_tensor **out);
 /* The prologue of an in-place operation on t: not overlapping itself, not a leaf that requires gradients (while they are
  * enabled), interrupt flag. `operands` may alias t only exactly. */
 tl_status tl_check_inplace(const char *op, tl_tensor *t);
-/* Counts the change; call once t's elements were written. */
+/* Counts a change of t's elements that no history is kept of. */
 static inline void tl_touch(tl_tensor *t) { t->storage->version++; }
-/* After an in-place op wrote t = f(t, in[1..]) : gives t its new history (also through views of a base).
- * in[0] must be t itself (its old history), or NULL when the old value does not matter. */
-tl_status tl_record_inplace(const tl_node_class *cls, tl_tensor *t, int inputs, tl_tensor *const *in, int saved,
-                            tl_tensor *const *save, const void *payload, size_t payload_bytes);
+
+/* A write into a tensor that the tape is about to follow. Everything that may fail comes before the first element
+ * changes: tl_write_begin(), then the kernel, then tl_write_end(). */
+typedef struct tl_write {
+  tl_node *node;    /* t's new history; NULL: nothing is recorded */
+  tl_node *through; /* and its base's, when t is a view */
+} tl_write;
+/* t = f(t, in[1..]): in[0] is t itself (its old history), or NULL when the old value does not matter. A saved tensor that
+ * is t stands for the new value. The saved tensors must not change before tl_write_end(). */
+tl_status tl_write_begin(tl_write *w, const tl_node_class *cls, tl_tensor *t, int inputs, tl_tensor *const *in, int saved,
+                         tl_tensor *const *save, const void *payload, size_t payload_bytes);
+/* t is overwritten by values without history. */
+tl_status tl_overwrite_begin(tl_write *w, tl_tensor *t);
+/* status is the kernel's. TL_OK: counts the change and gives t its new history (also through views of a base); else
+ * nothing happened. Returns status. */
+tl_status tl_write_end(tl_write *w, tl_tensor *t, tl_status status);
 
 /* A differentiable view: records `cls` and remembers the base, so that in-place changes of either side are seen.
  * view was made by tl_alias_as(t, ...). */

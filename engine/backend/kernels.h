@@ -43,6 +43,9 @@ typedef struct tl_gemm {
   int64_t bias_stride;  /* in elements */
 } tl_gemm;
 
+/* Sizes, steps, paddings of windows are at most this: then no sum or product of two of them overflows. */
+#define TL_WINDOW_MAX INT32_MAX
+
 /* A convolution over 2 spatial dims; 1-d ones come with a height of 1. x (batch, in, H, W), w (out, in/groups, KH, KW),
  * y (batch, out, OH, OW), all contiguous; size[] is x's, result[] is y's. Used backwards, it is a transposed convolution. */
 typedef struct tl_convolution {

@@ -13,6 +13,11 @@ void tl_generator_take(tl_generator *g, int64_t n, uint64_t *seed, uint64_t *off
   g->offset += ((uint64_t)n + 3) / 4 * 4; /* whole blocks: every fill starts at the first word of one */
 }
 
+tl_status tl_generator_end(tl_generator *g, uint64_t offset, tl_status status) {
+  if (status != TL_OK) (g == NULL ? &standard : g)->offset = offset;
+  return status;
+}
+
 static bool is_counter(double x) { return x >= 0 && x <= 9007199254740992.0 && x == (double)(uint64_t)x; }
 
 static tl_status check_seed(const char *op, double seed) {

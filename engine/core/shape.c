@@ -32,6 +32,7 @@ tl_status tl_check_dim(const char *op, int ndim, int *d) {
 
 tl_status tl_check_dims(const char *op, int ndim, int n, const int *dims, uint32_t *mask) {
   *mask = 0;
+  if (n < 0) return TL_FAIL(TL_ERR_VALUE, op, "a list of %d dims", n);
   if (n == 0) {
     *mask = (1u << ndim) - 1;
     return TL_OK;

@@ -25,11 +25,15 @@ static tl_status check_geometry(geometry *g, int n, const int64_t *stride, const
   spread(g->stride, n, stride, 1);
   spread(g->padding, n, padding, 0);
   spread(g->dilation, n, dilation, 1);
-  if (groups < 1) return TL_FAIL(TL_ERR_VALUE, g->op, "%lld groups: 1 is the least", (long long)groups);
+  if (groups < 1 || groups > TL_WINDOW_MAX)
+    return TL_FAIL(TL_ERR_VALUE, g->op, "%lld groups: 1 to %d are possible", (long long)groups, TL_WINDOW_MAX);
   for (int d = 0; d < 2; d++)
     if (g->stride[d] < 1 || g->padding[d] < 0 || g->dilation[d] < 1)
       return TL_FAIL(TL_ERR_VALUE, g->op, "stride %lld, padding %lld, dilation %lld: at least 1, 0 and 1 are needed",
                      (long long)g->stride[d], (long long)g->padding[d], (long long)g->dilation[d]);
+    else if (g->stride[d] > TL_WINDOW_MAX || g->padding[d] > TL_WINDOW_MAX || g->dilation[d] > TL_WINDOW_MAX)
+      return TL_FAIL(TL_ERR_VALUE, g->op, "stride %lld, padding %lld, dilation %lld: %d is the most", (long long)g->stride[d],
+                     (long long)g->padding[d], (long long)g->dilation[d], TL_WINDOW_MAX);
   return TL_OK;
 }
 
@@ -41,6 +45,10 @@ static tl_status check_tensors(const geometry *g, const tl_tensor *x, const tl_t
   if (x->ndim != g->n + 2 || w->ndim != g->n + 2)
     return TL_FAIL(TL_ERR_SHAPE, g->op, "an input of %s and a weight of %s: both must have %d dims", tl_shape_of(x),
                    tl_shape_of(w), g->n + 2);
+  for (int d = 0; d < x->ndim; d++)
+    if (x->shape[d] > TL_WINDOW_MAX || w->shape[d] > TL_WINDOW_MAX)
+      return TL_FAIL(TL_ERR_SHAPE, g->op, "an input of %s and a weight of %s: no size may be above %d", tl_shape_of(x),
+                     tl_shape_of(w), TL_WINDOW_MAX);
   for (int i = 0; i < 2 && others[i] != NULL; i++) {
     TL_TRY(tl_check_same_device(g->op, x, others[i]));
     if (x->dtype != others[i]->dtype)

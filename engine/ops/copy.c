@@ -113,14 +113,14 @@ tl_status tl_copy_(tl_tensor *dst, tl_tensor *src) {
     from = NULL;
     st = converted(src, dst->dtype, dst->device, &from);
   }
-  if (st == TL_OK) st = copy_kernel(dst, from);
-  tl_tensor_free(from);
-  TL_TRY(st);
-  tl_touch(dst);
   copied payload = {{src->dtype, src->device}, src->ndim, {0}};
   for (int d = 0; d < src->ndim; d++) payload.shape[d] = src->shape[d];
   tl_tensor *in[2] = {NULL, src};
-  return tl_record_inplace(&copy_class, dst, 2, in, 0, NULL, &payload, sizeof payload);
+  tl_write w;
+  if (st == TL_OK) st = tl_write_begin(&w, &copy_class, dst, 2, in, 0, NULL, &payload, sizeof payload);
+  if (st == TL_OK) st = tl_write_end(&w, dst, copy_kernel(dst, from));
+  tl_tensor_free(from);
+  return st;
 }
 
 tl_status tl_fill_(tl_tensor *t, double value) {
@@ -130,8 +130,7 @@ tl_status tl_fill_(tl_tensor *t, double value) {
   double constants[2] = {0, value};
   tl_iter it;
   tl_iter_init(&it, 2, operands, constants, t->ndim, t->shape);
-  TL_TRY(tl_kernels_of(t)->copy(&it));
-  tl_touch(t);
-  tl_tensor *in[2] = {NULL, NULL};
-  return tl_record_inplace(&copy_class, t, 2, in, 0, NULL, NULL, 0);
+  tl_write w;
+  TL_TRY(tl_overwrite_begin(&w, t));
+  return tl_write_end(&w, t, tl_kernels_of(t)->copy(&it));
 }

@@ -100,6 +100,14 @@ static tl_status add_rows(tl_tensor *y, int d, tl_tensor *ids, tl_tensor *x, dou
   return st;
 }
 
+/* y = the values of a fresh tensor; the caller counts the change. */
+static tl_status write_back(tl_tensor *y, tl_tensor *values) {
+  uint32_t version = y->storage->version;
+  tl_status st = tl_copy_(y, values);
+  y->storage->version = version;
+  return st;
+}
+
 /* The same for any strides and dtypes of y, whose elements change only if everything works. */
 static tl_status add_rows_any(tl_tensor *y, int d, tl_tensor *ids, tl_tensor *x, double alpha) {
   if (y->contiguous && !is_low(y->dtype) && y->storage != x->storage) return add_rows(y, d, ids, x, alpha);
@@ -110,9 +118,7 @@ static tl_status add_rows_any(tl_tensor *y, int d, tl_tensor *ids, tl_tensor *x,
   if (st == TL_OK) st = tl_to(x, dtype, x->device, &fresh);
   if (st == TL_OK) st = add_rows(sum, d, ids, fresh, alpha);
   if (st == TL_OK) {
-    uint32_t version = y->storage->version;
-    st = tl_copy_(y, sum);
-    y->storage->version = version; /* the caller counts the change */
+    st = write_back(y, sum);
   }
   tl_tensor_free(wide);
   tl_tensor_free(sum);
@@ -196,21 +202,18 @@ tl_status tl_index_add_(tl_tensor *x, int d, tl_tensor *ids, tl_tensor *src, dou
   if (!tl_is_floating(x->dtype) && alpha != (double)(int64_t)alpha)
     return TL_FAIL(TL_ERR_VALUE, "index_add_", "alpha %g is no integer, and the tensor is %s", alpha,
                    tl_dtype_name(x->dtype));
-  tl_tensor *checked;
-  bool former = tl_set_grad_enabled(false);
-  tl_status st = tl_checked_ids("index_add_", x, d, ids, &checked);
+  tl_tensor *checked, *in[2] = {x, src};
+  TL_TRY(tl_checked_ids("index_add_", x, d, ids, &checked));
+  indexed p = indexed_of(x, d, alpha);
+  tl_write w;
+  tl_status st = tl_write_begin(&w, &index_add_class, x, 2, in, 1, &checked, &p, sizeof p);
   if (st == TL_OK) {
+    bool former = tl_set_grad_enabled(false);
     st = add_rows_any(x, d, checked, src, alpha);
     tl_set_grad_enabled(former);
-    if (st == TL_OK) {
-      tl_touch(x);
-      tl_tensor *in[2] = {x, src};
-      indexed p = indexed_of(x, d, alpha);
-      st = tl_record_inplace(&index_add_class, x, 2, in, 1, &checked, &p, sizeof p);
-    }
-    tl_tensor_free(checked);
+    st = tl_write_end(&w, x, st);
   }
-  tl_set_grad_enabled(former);
+  tl_tensor_free(checked);
   return st;
 }
 
@@ -367,13 +370,16 @@ tl_status tl_scatter_add_(tl_tensor *x, int d, tl_tensor *ids, tl_tensor *src) {
   TL_TRY(check_scatter("scatter_add_", x, &d, ids, src));
   tl_tensor *checked = NULL, *y = NULL, *in[2] = {x, src};
   TL_TRY(tl_checked_ids("scatter_add_", x, d, ids, &checked));
-  bool former = tl_set_grad_enabled(false), direct = !is_low(x->dtype) && x->storage != src->storage;
-  tl_status st = direct ? add_elements(x, d, checked, src) : added_elements(x, d, checked, src, &y);
-  if (st == TL_OK && direct) tl_touch(x);
-  else if (st == TL_OK) st = tl_copy_(x, y);
-  tl_set_grad_enabled(former);
   indexed p = indexed_of(src, d, 1);
-  if (st == TL_OK) st = tl_record_inplace(&scatter_add_class, x, 2, in, 1, &checked, &p, sizeof p);
+  tl_write w;
+  tl_status st = tl_write_begin(&w, &scatter_add_class, x, 2, in, 1, &checked, &p, sizeof p);
+  if (st == TL_OK) {
+    bool former = tl_set_grad_enabled(false), direct = !is_low(x->dtype) && x->storage != src->storage;
+    st = direct ? add_elements(x, d, checked, src) : added_elements(x, d, checked, src, &y);
+    if (st == TL_OK && !direct) st = write_back(x, y);
+    tl_set_grad_enabled(former);
+    st = tl_write_end(&w, x, st);
+  }
   tl_tensor_free(checked);
   tl_tensor_free(y);
   return st;

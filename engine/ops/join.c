@@ -246,7 +246,7 @@ static const tl_node_class flip_class = {"flip", flip_backward, NULL};
 /* n = 0 turns nothing: unlike reductions, flip has no "all dims" form */
 tl_status tl_flip(tl_tensor *x, int n, const int *dims, tl_tensor **out) {
   uint32_t mask = 0;
-  if (n > 0) TL_TRY(tl_check_dims("flip", x->ndim, n, dims, &mask));
+  if (n != 0) TL_TRY(tl_check_dims("flip", x->ndim, n, dims, &mask));
   tl_tensor *y = NULL;
   TL_TRY(flipped(x, mask, &y));
   return tl_give(tl_record1(&flip_class, y, 1, &x, 0, NULL, &mask, sizeof mask), y, out);

@@ -65,7 +65,7 @@ static tl_status batch_norm_backward(tl_node *n, tl_tensor *const *grad_out, tl_
 
 static const tl_node_class batch_norm_class = {"batch_norm", batch_norm_backward, NULL};
 
-static tl_status check_running(const tl_tensor *x, tl_tensor *mean, tl_tensor *var) {
+static tl_status check_running(const tl_tensor *x, tl_tensor *mean, tl_tensor *var, bool training) {
   const char *op = "batch_norm";
   if ((mean == NULL) != (var == NULL))
     return TL_FAIL(TL_ERR_VALUE, op, "running_mean and running_var come together, got only %s", mean == NULL ? "running_var" : "running_mean");
@@ -74,7 +74,7 @@ static tl_status check_running(const tl_tensor *x, tl_tensor *mean, tl_tensor *v
   tl_tensor *both[2] = {mean, var};
   for (int i = 0; i < 2 && mean != NULL; i++) {
     if (tl_requires_grad(both[i])) return TL_FAIL(TL_ERR_STATE, op, "the running statistics are buffers: they cannot require gradients");
-    if (tl_overlaps_itself(both[i])) return TL_FAIL(TL_ERR_VALUE, op, "the running statistics are expanded: clone() them first");
+    if (training && tl_overlaps_itself(both[i])) return TL_FAIL(TL_ERR_VALUE, op, "the running statistics are expanded: clone() them first");
   }
   return TL_OK;
 }
@@ -86,7 +86,7 @@ static tl_status batch_norm_check(const tl_tensor *x, const tl_tensor *w, const 
   if (x->ndim < 2) return TL_FAIL(TL_ERR_SHAPE, op, "the input is (N, C, ..), got %s", tl_shape_of(x));
   TL_TRY(check_vector(op, "weight", x, w, 1, &x->shape[1]));
   TL_TRY(check_vector(op, "bias", x, b, 1, &x->shape[1]));
-  TL_TRY(check_running(x, mean, var));
+  TL_TRY(check_running(x, mean, var, training));
   if ((training || mean == NULL) && x->shape[1] > 0 && x->numel == x->shape[1])
     return TL_FAIL(TL_ERR_SHAPE, op, "%s has one value per channel: there is no variance to train on, a batch needs more", tl_shape_of(x));
   return TL_OK;

@@ -104,13 +104,12 @@ static tl_status unary_(const row *r, tl_tensor *x, double p, double q) {
   bool records = r->saves != SAVES_ND && tl_records(1, &x);
   tl_tensor *old;
   TL_TRY(old_value(x, records && r->saves == SAVES_X, &old));
-  tl_status st = run_into(r->fn, r->name, tl_compute_type(dtype), x, 1, &x, NULL, p, q);
-  if (st == TL_OK) {
-    tl_touch(x);
-    unary_payload u = {r->fn + 1, p, q};
-    tl_tensor *save = old != NULL ? old : x;
-    if (r->saves != SAVES_ND) st = tl_record_inplace(r->cls, x, 1, &x, r->saves == SAVES_NO ? 0 : 1, &save, &u, sizeof u);
-  }
+  unary_payload u = {r->fn + 1, p, q};
+  tl_tensor *save = old != NULL ? old : x;
+  tl_write w;
+  tl_status st = r->saves == SAVES_ND ? tl_overwrite_begin(&w, x)
+                                      : tl_write_begin(&w, r->cls, x, 1, &x, r->saves == SAVES_NO ? 0 : 1, &save, &u, sizeof u);
+  if (st == TL_OK) st = tl_write_end(&w, x, run_into(r->fn, r->name, tl_compute_type(dtype), x, 1, &x, NULL, p, q));
   tl_tensor_free(old);
   return st;
 }
@@ -188,15 +187,17 @@ static int common_type(const row *r, const tl_tensor *a, const tl_tensor *b, dou
   return r->kind == KIND_FLOAT && !tl_is_floating(dtype) ? TL_FLOAT32 : dtype;
 }
 
-static tl_status record_binary(const row *r, tl_tensor *y, tl_tensor *a, tl_tensor *b, double sa, double sb, tl_tensor *old,
-                               bool in_place) {
-  tl_tensor *in[2] = {a, b}, *save[2] = {old != NULL ? old : a, old != NULL && b == a ? old : b};
+static binary_payload describe(const row *r, const tl_tensor *a, const tl_tensor *b, double sa, double sb) {
   binary_payload p = {.fn = r->fn};
   describe_side(a, sa, 0, &p);
   describe_side(b, sb, 1, &p);
-  int saved = r->saves == SAVES_AB ? 2 : 0;
-  if (in_place) return tl_record_inplace(r->cls, y, 2, in, saved, save, &p, sizeof p);
-  return tl_record1(r->cls, y, 2, in, saved, save, &p, sizeof p);
+  return p;
+}
+
+static tl_status record_binary(const row *r, tl_tensor *y, tl_tensor *a, tl_tensor *b, double sa, double sb) {
+  tl_tensor *in[2] = {a, b};
+  binary_payload p = describe(r, a, b, sa, sb);
+  return tl_record1(r->cls, y, 2, in, r->saves == SAVES_AB ? 2 : 0, in, &p, sizeof p);
 }
 
 static tl_status unary_square(tl_tensor *x, tl_tensor **out);
@@ -221,14 +222,24 @@ static tl_status binary(const row *r, tl_tensor *a, tl_tensor *b, double sa, dou
   double constants[2] = {sa, sb};
   TL_TRY(run(r->fn, r->name, compute, r->kind == KIND_BOOL ? TL_BOOL : dtype, ndim, shape, 2, in, constants, 0, 0, &y));
   if (r->saves == SAVES_ND || !tl_records(2, in)) return tl_give(TL_OK, y, out);
-  return tl_give(record_binary(r, y, a, b, sa, sb, NULL, false), y, out);
+  return tl_give(record_binary(r, y, a, b, sa, sb), y, out);
 }
 
-/* The right side of an in-place operation: a copy if it overlaps the target without being the same elements. */
-static tl_status without_overlap(const tl_tensor *a, tl_tensor *b, tl_tensor **out) {
-  bool same = a->offset == b->offset && tl_same_shape(a, b);
-  for (int d = 0; d < a->ndim && same; d++) same = a->strides[d] == b->strides[d];
-  if (a->storage != b->storage || same) return tl_tensor_retain(b, out);
+/* Do a and b show the same elements in the same order? */
+static bool same_elements(const tl_tensor *a, const tl_tensor *b) {
+  if (a->storage != b->storage || a->offset != b->offset || a->dtype != b->dtype || !tl_same_shape(a, b)) return false;
+  for (int d = 0; d < a->ndim; d++)
+    if (a->strides[d] != b->strides[d]) return false;
+  return true;
+}
+
+/* The right side of an in-place operation, as its kernel may read it and, if it is saved, as its gradient may: a copy when
+ * it shares memory with the target. `old` (may be NULL) is a copy of the target. */
+static tl_status right_side(const tl_tensor *a, tl_tensor *b, tl_tensor *old, tl_tensor **out) {
+  *out = NULL;
+  if (b == NULL) return TL_OK;
+  if (a->storage != b->storage) return tl_tensor_retain(b, out);
+  if (same_elements(a, b)) return tl_tensor_retain(old != NULL ? old : b, out);
   return old_value(b, true, out);
 }
 
@@ -253,15 +264,16 @@ static tl_status binary_(const row *r, tl_tensor *a, tl_tensor *b, double sb) {
   TL_TRY(check_divisor(r, compute, b, sb));
   tl_tensor *in[2] = {a, b}, *old, *right = NULL;
   double constants[2] = {0, sb};
-  bool records = r->saves != SAVES_ND && tl_records(2, in);
-  TL_TRY(old_value(a, records && r->saves == SAVES_AB, &old));
-  tl_status st = b == NULL ? TL_OK : without_overlap(a, b, &right);
+  bool differentiable = r->saves != SAVES_ND, saves = r->saves == SAVES_AB && tl_records(2, in);
+  TL_TRY(old_value(a, saves, &old));
+  tl_status st = right_side(a, b, old, &right);
+  binary_payload p = describe(r, a, b, 0, sb);
+  tl_tensor *save[2] = {old, right};
+  tl_write w;
+  if (st == TL_OK && differentiable) st = tl_write_begin(&w, r->cls, a, 2, in, saves ? 2 : 0, save, &p, sizeof p);
+  else if (st == TL_OK) st = tl_overwrite_begin(&w, a);
   in[1] = right;
-  if (st == TL_OK) st = run_into(r->fn, r->name, compute, a, 2, in, constants, 0, 0);
-  if (st == TL_OK) {
-    tl_touch(a);
-    if (records) st = record_binary(r, a, a, b, 0, sb, old, true);
-  }
+  if (st == TL_OK) st = tl_write_end(&w, a, run_into(r->fn, r->name, compute, a, 2, in, constants, 0, 0));
   tl_tensor_free(old);
   tl_tensor_free(right);
   return st;

@@ -12,21 +12,23 @@
 static tl_status fill(const char *op, int kind, tl_tensor *t, double p, double q, tl_generator *g) {
   TL_TRY(tl_check_inplace(op, t));
   TL_KERNEL(t, random, op);
+  uint64_t seed, offset;
   if (!t->contiguous) {
     tl_tensor *flat;
     TL_TRY(tl_empty_like(t, t->dtype, &flat));
+    tl_generator_take(g, 0, &seed, &offset); /* where it stands */
     tl_status st = fill(op, kind, flat, p, q, g);
     if (st == TL_OK) st = tl_copy_(t, flat);
     tl_tensor_free(flat);
-    return st;
+    return tl_generator_end(g, offset, st);
   }
-  uint64_t seed, offset;
+  tl_write w;
+  TL_TRY(tl_overwrite_begin(&w, t));
   tl_generator_take(g, t->numel, &seed, &offset);
   tl_iter it;
   tl_iter_init(&it, 1, &t, NULL, t->ndim, t->shape);
-  TL_TRY(tl_kernels_of(t)->random(kind, &it, seed, offset, p, q));
-  tl_touch(t);
-  return TL_OK;
+  tl_status st = tl_write_end(&w, t, tl_kernels_of(t)->random(kind, &it, seed, offset, p, q));
+  return tl_generator_end(g, offset, st);
 }
 
 tl_status tl_uniform_(tl_tensor *t, double low, double high, tl_generator *g) {
@@ -71,7 +73,7 @@ tl_status tl_randperm(int64_t n, int dtype, tl_device device, tl_generator *g, t
   tl_status st = tl_kernels_of(order)->permutation(n, seed, offset, tl_data(order));
   if (st == TL_OK) st = tl_to(order, dtype, device, out);
   tl_tensor_free(order);
-  return st;
+  return tl_generator_end(g, offset, st);
 }
 
 static const char *const bad_weights[] = {"are negative", "are not finite", "are all zero",
@@ -128,11 +130,14 @@ tl_status tl_multinomial(const tl_tensor *weights, int64_t n, bool replacement, 
     return TL_FAIL(TL_ERR_VALUE, "multinomial", "%lld draws without replacement from %lld", (long long)n, (long long)c);
   bool former = tl_set_grad_enabled(false);
   tl_tensor *wide = NULL, *host = NULL, *ids = NULL;
+  uint64_t seed, offset;
+  tl_generator_take(g, 0, &seed, &offset); /* where it stands */
   tl_status st = tl_to((tl_tensor *)weights, TL_FLOAT64, TL_CPU, &wide);
   if (st == TL_OK) st = tl_contiguous(wide, &host);
   if (st == TL_OK) st = draws(host, n, replacement, g, &ids);
   if (st == TL_OK) st = tl_to(ids, TL_INT64, weights->device, out);
   tl_set_grad_enabled(former);
+  tl_generator_end(g, offset, st);
   tl_tensor_free(wide);
   tl_tensor_free(host);
   tl_tensor_free(ids);
@@ -174,6 +179,7 @@ tl_status tl_dropout(tl_tensor *x, double p, bool training, tl_generator *g, tl_
   mask m = {.p = p};
   tl_tensor *y;
   tl_generator_take(g, x->numel, &m.seed, &m.offset);
-  TL_TRY(drop(x, &m, &y));
-  return tl_give(tl_record1(&dropout_class, y, 1, &x, 0, NULL, &m, sizeof m), y, out);
+  tl_status st = drop(x, &m, &y);
+  if (st == TL_OK) st = tl_give(tl_record1(&dropout_class, y, 1, &x, 0, NULL, &m, sizeof m), y, out);
+  return tl_generator_end(g, m.offset, st);
 }

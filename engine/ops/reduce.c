@@ -94,8 +94,16 @@ tl_status tl_mean(tl_tensor *x, int n, const int *dims, bool keepdim, tl_tensor 
 
 tl_status tl_sum_to(tl_tensor *x, int ndim, const int64_t *shape, tl_tensor **out) {
   int dims[TL_MAX_DIMS], n = 0, lead = x->ndim - ndim;
-  for (int d = 0; d < x->ndim; d++)
+  bool fits = ndim >= 0 && lead >= 0;
+  for (int d = 0; d < x->ndim && fits; d++) {
     if (d < lead || (shape[d - lead] == 1 && x->shape[d] != 1)) dims[n++] = d;
+    else fits = shape[d - lead] == x->shape[d];
+  }
+  if (!fits) {
+    char text[TL_SHAPE_CHARS];
+    return TL_FAIL(TL_ERR_SHAPE, "sum_to", "%s is no broadcast of %s", tl_shape_of(x),
+                   tl_shape_text(ndim < 0 ? 0 : ndim > TL_MAX_DIMS ? TL_MAX_DIMS : ndim, shape, text));
+  }
   if (n == 0) return tl_tensor_retain(x, out);
   tl_tensor *sum;
   TL_TRY(tl_sum(x, n, dims, true, &sum));

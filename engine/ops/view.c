@@ -49,6 +49,7 @@ static tl_status part_backward(tl_node *n, tl_tensor *const *grad_out, tl_tensor
   const part_payload *p = n->payload;
   tl_tensor *whole, *place = NULL;
   TL_TRY(tl_full(p->ndim, p->shape, 0, grad_out[0]->dtype, grad_out[0]->device, &whole));
+  if (p->length == 0) return tl_give(TL_OK, whole, &grad_in[0]);
   tl_status st = p->length < 0 ? tl_select(whole, p->d, p->first, &place)
                                : tl_slice(whole, p->d, p->first, p->first + (p->length - 1) * p->step + 1, p->step, &place);
   if (st == TL_OK) st = tl_copy_(place, grad_out[0]);
@@ -282,7 +283,7 @@ static tl_status part(tl_tensor *t, int d, int64_t first, int64_t length, int64_
   memcpy(shape, t->shape, sizeof shape);
   memcpy(strides, t->strides, sizeof strides);
   shape[d] = length;
-  strides[d] *= step;
+  if (length > 1) strides[d] *= step; /* else nothing steps, and the product could overflow */
   part_payload p = part_of(t, d, first, length, step);
   return give_view(t, &part_class, &p, sizeof p, t->ndim, shape, strides, t->offset + (length > 0 ? first * t->strides[d] : 0),
                    out);

@@ -428,6 +428,51 @@ START_TEST(anomaly_detection_names_the_first_nan) {
 }
 END_TEST
 
+/* ---- what an in-place operation keeps ---- */
+
+START_TEST(the_right_side_may_be_the_target_by_another_name) {
+  /* y *= y' where y' shows the same memory: its gradient needs the old values, which are overwritten */
+  tl_tensor *x = LEAF(1, 2, 3), *y, *same;
+  ck_ok(tl_clone(x, &y));
+  ck_ok(tl_detach(y, &same));
+  ck_ok(tl_mul_(y, same));
+  ck_tensor(y, 0, 1, 4, 9);
+  backward(y);
+  ck_grad(x, 1, 2, 3); /* the other factor is a constant */
+  FREE(x, y, same);
+}
+END_TEST
+
+START_TEST(random_numbers_and_comparisons_have_no_history) {
+  for (int which = 0; which < 3; which++) {
+    tl_tensor *x = LEAF(1, 2, 3), *y, *turned = NULL;
+    ck_ok(tl_clone(x, &y));
+    if (which == 0) ck_ok(tl_uniform_(y, 0, 1, NULL));
+    if (which == 1) ck_ok(tl_gt_scalar_(y, 2));
+    if (which == 2) { /* through a view */
+      ck_ok(tl_slice(y, 0, 0, 3, 2, &turned));
+      ck_ok(tl_normal_(turned, 0, 1, NULL));
+    }
+    backward(y);
+    tl_tensor *g = NULL;
+    ck_ok(tl_grad(x, &g));
+    if (which == 2) ck_tensor(g, 0, 0, 1, 0);
+    else ck_assert(g == NULL);
+    FREE(x, y, turned, g);
+  }
+}
+END_TEST
+
+START_TEST(an_integer_tensor_gets_no_history) {
+  tl_tensor *x = LEAF(1.5, 2.5), *y;
+  ck_ok(tl_full(SHAPE(2), 0, TL_INT64, TL_CPU, &y));
+  ck_ok(tl_copy_(y, x));
+  ck_tensor(y, 0, 1, 2);
+  ck_assert(!tl_requires_grad(y));
+  FREE(x, y);
+}
+END_TEST
+
 TEST_MAIN("tape", gradients_accumulate_over_paths_and_calls, a_leaf_s_gradient_is_its_own_memory,
           a_graph_is_freed_by_its_first_backward, long_chains_do_not_recurse, no_history_without_need,
           backward_checks_the_gradient_it_is_given, changing_a_saved_value_is_caught,
@@ -436,4 +481,6 @@ TEST_MAIN("tape", gradients_accumulate_over_paths_and_calls, a_leaf_s_gradient_i
           a_view_follows_its_base, overwriting_cuts_the_old_history, gradients_of_views_agree_with_differences,
           hooks_see_and_replace_gradients, custom_functions_are_served_by_the_host,
           an_abandoned_walk_leaves_nothing_behind, grad_returns_gradients_without_touching_leaves, walks_nest,
-          non_leaves_keep_gradients_on_request, anomaly_detection_names_the_first_nan)
+          non_leaves_keep_gradients_on_request, anomaly_detection_names_the_first_nan,
+          the_right_side_may_be_the_target_by_another_name, random_numbers_and_comparisons_have_no_history,
+          an_integer_tensor_gets_no_history)
