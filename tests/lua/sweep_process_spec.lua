@@ -295,3 +295,46 @@ describe("tlua sweep #once", function()
     assert.matches("\27%[%d+A\27%[J", out)
   end)
 end)
+
+-- The tree that these tests are part of.
+local root = debug.getinfo(1, "S").source:match("^@(.*)tests/lua/[^/]*$")
+if root:sub(1, 1) ~= "/" then
+  local pipe = io.popen("pwd")
+  root = pipe:read("*l") .. "/" .. root
+  pipe:close()
+end
+
+-- Longer runs of these: tests/sweep.
+describe("many sweeps on one file #once", function()
+  before_each(fresh)
+  teardown(function() os.execute("rm -rf " .. folder) end)
+
+  it("survive kill -9 of any of them", function()
+    local code, text = tlua(root .. "tests/sweep/crash.lua 8")
+    assert.equal(0, code, text)
+    assert.matches("52/52 trials complete, 0 problems", text)
+  end)
+
+  it("never find it locked: 32 at a time", function()
+    local code, text = tlua(root .. "tests/sweep/workers.lua 32 64")
+    assert.equal(0, code, text)
+    assert.matches("64 of 64 trials complete, 0 failures", text)
+  end)
+end)
+
+describe("examples/sweep.lua #once", function()
+  before_each(fresh)
+  teardown(function() os.execute("rm -rf " .. folder) end)
+
+  it("finds networks that learn", function()
+    local path = root .. "examples/sweep.lua"
+    local code, text = tlua(("sweep %s --trials 3 lr=0.002 width=32 depth=1 optimizer=adam -- %s"):format(path,
+      "--limit 2560 --epochs 2"))
+    assert.equal(0, code, text)
+    assert.matches("3/3 trials", text)
+    assert.is_true(tonumber(text:match("best: trial %d, ([%d.]+) %% wrong")) < 50, text)
+    code, text = tlua(("sweep %s -- --nonsense 1"):format(path))
+    assert.equal(2, code)
+    assert.matches("usage: tlua sweep examples/sweep.lua", text)
+  end)
+end)
