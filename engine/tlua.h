@@ -126,7 +126,7 @@ TL_API void tl_collected(void);
  * how many the harness counted since the last call. */
 TL_API int64_t tl_fail_allocation(int64_t k);
 
-/* ---- tensors (engine/core/tensor.c) -------------------------------------------------------------------------------- */
+/* ---- tensors (engine/core/tensor.c; values: engine/ops/value.c) ----------------------------------------------------- */
 
 typedef struct tl_tensor tl_tensor;
 typedef struct tl_generator tl_generator;

@@ -44,6 +44,13 @@ void tl_hooks_free(struct tl_hook **list) {
   }
 }
 
+void tl_history_drop(tl_tensor *t) {
+  tl_hooks_free(&t->hooks);
+  if (t->node == NULL) return;
+  if (t->retains_grad) tl_hooks_forget(&t->node->hooks, t);
+  tl_node_drop(t->node);
+}
+
 tl_status tl_register_hook(tl_tensor *t, int id) {
   if (!t->requires_grad)
     return TL_FAIL(TL_ERR_STATE, "register_hook", "the tensor does not require gradients");

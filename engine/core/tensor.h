@@ -71,6 +71,9 @@ static inline void *tl_first(const tl_tensor *t) {
 }
 #define tl_data(t) tl_first(t)
 
+/* Lets go of a dying handle's hooks and node. The one thing that this floor asks of the next: autograd/hook.c. */
+void tl_history_drop(tl_tensor *t);
+
 static inline tl_tensor *tl_hold(tl_tensor *t) {
   if (t != NULL) t->refs++;
   return t;
