@@ -196,8 +196,8 @@ TL_FN float f32_min(float a, float b) { return a < b || a != a ? a : b; }
 TL_FN double f64_min(double a, double b) { return a < b || a != a ? a : b; }
 TL_FN int64_t i64_min(int64_t a, int64_t b) { return a < b ? a : b; }
 /* max's gradient of its first argument: ties share */
-TL_FN float f32_max_da(float g, float a, float b) { return a > b ? g : a == b ? 0.5f * g : 0.0f; }
-TL_FN double f64_max_da(double g, double a, double b) { return a > b ? g : a == b ? 0.5 * g : 0.0; }
+TL_FN float f32_max_da(float g, float a, float b) { return a < b ? 0.0f : a == b ? 0.5f * g : g; }
+TL_FN double f64_max_da(double g, double a, double b) { return a < b ? 0.0 : a == b ? 0.5 * g : g; }
 TL_FN int64_t i64_max_da(int64_t g, int64_t a, int64_t b) { return a > b ? g : 0; }
 
 TL_FN float f32_clamp(float x, float lo, float hi) {
@@ -229,10 +229,25 @@ TL_FN float f32_pow_db(float g, float a, float b) { return a == 0.0f && b >= 0.0
 TL_FN double f64_pow_db(double g, double a, double b) { return a == 0.0 && b >= 0.0 ? 0.0 : g * pow(a, b) * log(a); }
 TL_FN int64_t i64_none3(int64_t g, int64_t a, int64_t b) { return (g & 0) + (a & 0) + (b & 0); }
 
-/* Floor division and its remainder (the sign of the divisor), Python's and PyTorch's. An integer division by 0 gives 0
- * here; the operation reports it before the kernel runs. */
-TL_FN float f32_floor_divide(float a, float b) { return floorf(a / b); }
-TL_FN double f64_floor_divide(double a, double b) { return floor(a / b); }
+/* Floor division and its remainder (the sign of the divisor), Python's and PyTorch's: a = b * floor_divide + remainder
+ * also where a / b rounds up to an integer (1 and 0.1: 9, not 10). An integer division by 0 gives 0 here; the operation
+ * reports it before the kernel runs. */
+TL_FN float f32_floor_divide(float a, float b) {
+  if (b == 0.0f) return a / b;
+  float m = fmodf(a, b), q = (a - m) / b;
+  if (m != 0.0f && (m < 0.0f) != (b < 0.0f)) q -= 1.0f;
+  if (q == 0.0f) return copysignf(0.0f, a / b);
+  float whole = floorf(q);
+  return q - whole > 0.5f ? whole + 1.0f : whole;
+}
+TL_FN double f64_floor_divide(double a, double b) {
+  if (b == 0.0) return a / b;
+  double m = fmod(a, b), q = (a - m) / b;
+  if (m != 0.0 && (m < 0.0) != (b < 0.0)) q -= 1.0;
+  if (q == 0.0) return copysign(0.0, a / b);
+  double whole = floor(q);
+  return q - whole > 0.5 ? whole + 1.0 : whole;
+}
 TL_FN int64_t i64_floor_divide(int64_t a, int64_t b) {
   if (b == 0) return 0;
   if (b == -1) return (int64_t)(0 - (uint64_t)a);
