@@ -95,6 +95,10 @@ tl_status tl_overwrite_begin(tl_write *w, tl_tensor *t);
  * nothing happened. Returns status. */
 tl_status tl_write_end(tl_write *w, tl_tensor *t, tl_status status);
 
+/* dst = src for a tensor of the same shape and device that shares no memory with dst, after dst was checked: an operation
+ * that worked in a copy brings it back. No interrupt comes between, nothing is recorded, the change is not counted. */
+tl_status tl_write_back(tl_tensor *dst, tl_tensor *src);
+
 /* A differentiable view: records `cls` and remembers the base, so that in-place changes of either side are seen.
  * view was made by tl_alias_as(t, ...). */
 tl_status tl_record_view(const tl_node_class *cls, tl_tensor *view, tl_tensor *t, const void *payload, size_t bytes);

@@ -12,6 +12,8 @@ static tl_status copy_kernel(tl_tensor *dst, tl_tensor *src) {
   return tl_kernels_of(dst)->copy(&it);
 }
 
+tl_status tl_write_back(tl_tensor *dst, tl_tensor *src) { return copy_kernel(dst, src); }
+
 /* Bytes of a contiguous tensor to another contiguous one of the same dtype on another device. */
 static tl_status copy_bytes(tl_tensor *dst, const tl_tensor *src) {
   size_t bytes = (size_t)src->numel * tl_dtype_size(src->dtype);

@@ -100,14 +100,6 @@ static tl_status add_rows(tl_tensor *y, int d, tl_tensor *ids, tl_tensor *x, dou
   return st;
 }
 
-/* y = the values of a fresh tensor; the caller counts the change. */
-static tl_status write_back(tl_tensor *y, tl_tensor *values) {
-  uint32_t version = y->storage->version;
-  tl_status st = tl_copy_(y, values);
-  y->storage->version = version;
-  return st;
-}
-
 /* The same for any strides and dtypes of y, whose elements change only if everything works. */
 static tl_status add_rows_any(tl_tensor *y, int d, tl_tensor *ids, tl_tensor *x, double alpha) {
   if (y->contiguous && !is_low(y->dtype) && y->storage != x->storage) return add_rows(y, d, ids, x, alpha);
@@ -118,7 +110,7 @@ static tl_status add_rows_any(tl_tensor *y, int d, tl_tensor *ids, tl_tensor *x,
   if (st == TL_OK) st = tl_to(x, dtype, x->device, &fresh);
   if (st == TL_OK) st = add_rows(sum, d, ids, fresh, alpha);
   if (st == TL_OK) {
-    st = write_back(y, sum);
+    st = tl_write_back(y, sum);
   }
   tl_tensor_free(wide);
   tl_tensor_free(sum);
@@ -376,7 +368,7 @@ tl_status tl_scatter_add_(tl_tensor *x, int d, tl_tensor *ids, tl_tensor *src) {
   if (st == TL_OK) {
     bool former = tl_set_grad_enabled(false), direct = !is_low(x->dtype) && x->storage != src->storage;
     st = direct ? add_elements(x, d, checked, src) : added_elements(x, d, checked, src, &y);
-    if (st == TL_OK && !direct) st = write_back(x, y);
+    if (st == TL_OK && !direct) st = tl_write_back(x, y);
     tl_set_grad_enabled(former);
     st = tl_write_end(&w, x, st);
   }

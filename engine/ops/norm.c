@@ -110,14 +110,8 @@ static tl_status batch_norm_kernel(const batch_payload *p, batch_operands *o, do
 /* The kernel moved `dense`: so has `running`, which it may be a copy of. */
 static tl_status moved(tl_tensor *running, tl_tensor *dense) {
   if (running == NULL) return TL_OK;
-  if (running == dense) {
-    tl_touch(running);
-    return TL_OK;
-  }
-  bool former = tl_set_grad_enabled(false);
-  tl_status st = tl_copy_(running, dense);
-  tl_set_grad_enabled(former);
-  return st;
+  tl_touch(running);
+  return running == dense ? TL_OK : tl_write_back(running, dense);
 }
 
 tl_status tl_batch_norm(tl_tensor *x, tl_tensor *w, tl_tensor *b, tl_tensor *running_mean, tl_tensor *running_var,

@@ -44,10 +44,9 @@ static tl_status gather(const char *op, int n, tl_tensor *const *params, gradien
 static tl_status scatter(gradients *g) {
   for (int i = 0; i < g->n; i++) {
     tl_tensor *p = g->owner[i], *x = p->grad;
-    if (g->copy[i] == NULL) {
+    if (g->copy[i] == NULL || !tl_overlaps_itself(x)) {
       tl_touch(x);
-    } else if (!tl_overlaps_itself(x)) {
-      TL_TRY(tl_copy_(x, g->copy[i]));
+      if (g->copy[i] != NULL) TL_TRY(tl_write_back(x, g->copy[i]));
     } else {
       p->grad = g->copy[i];
       g->copy[i] = x; /* dropped with the list */

@@ -232,8 +232,8 @@ static tl_status commit(tl_optimizer *o, int count) {
     s->step++;
     s->mu_product = s->next_mu_product;
     s->primed = s->primed || o->updates[i].state[0] != NULL;
-    if (s->param_copy == NULL) tl_touch(s->param);
-    else TL_TRY(tl_copy_(s->param, s->param_copy));
+    tl_touch(s->param);
+    if (s->param_copy != NULL) TL_TRY(tl_write_back(s->param, s->param_copy));
   }
   return TL_OK;
 }

@@ -278,6 +278,36 @@ static tl_status ask_the_tape(void) {
   return st;
 }
 
+/* y = 2x, computed outside the tape; the walk asks for its backward. */
+static tl_status serve_a_function(void) {
+  tl_tensor *x = NULL, *y = NULL, *z = NULL, *saved = NULL, *g = NULL;
+  tl_walk *walk = NULL;
+  bool recorded = false;
+  tl_status st = make_full(&x);
+  if (st == TL_OK) st = tl_set_requires_grad(x, true);
+  if (st == TL_OK) {
+    bool former = tl_set_grad_enabled(false);
+    st = tl_mul_scalar(x, 2, &y);
+    tl_set_grad_enabled(former);
+  }
+  if (st == TL_OK) st = tl_function_record("double", 5, 1, &x, 1, &y, 1, &x, &recorded);
+  if (st == TL_OK) st = tl_sum(y, 0, NULL, false, &z);
+  if (st == TL_OK) st = tl_backward(z, NULL, false, &walk);
+  tl_walk_event e = {0};
+  if (st == TL_OK) st = tl_walk_next(walk, &e);
+  if (st == TL_OK) ck_assert_int_eq(e.kind, 2);
+  if (st == TL_OK) st = tl_function_saved(walk, 1, &saved);
+  if (st == TL_OK) st = tl_mul_scalar(e.grads[0], 2, &g);
+  if (st == TL_OK) st = tl_walk_reply(walk, 1, &g);
+  if (st == TL_OK) st = tl_walk_next(walk, &e);
+  tl_walk_free(walk);
+  if (st == TL_OK) st = tl_set_data(x, g); /* and its gradient is converted along */
+  tl_tensor *all[] = {x, y, z, saved, g};
+  for (int i = 0; i < 5; i++) tl_tensor_free(all[i]);
+  while (tl_function_dead() >= 0) continue;
+  return st;
+}
+
 static tl_status (*const makers[])(tl_tensor **out) = {make_empty, make_full, make_arange, make_linspace, make_eye,
                                                        make_doubles, make_memory, make_permutation};
 static tl_status make_all(void) {
@@ -313,6 +343,7 @@ START_TEST(what_is_no_operation) {
   check_whole("loader", load_batches);
   check_whole("optimizers and schedules", train_all);
   check_whole("autograd.grad", ask_the_tape);
+  check_whole("a custom function", serve_a_function);
   const char *const names[] = {"npy", "safetensors", "csv"};
   for (int i = 0; i < 3; i++) unlink(scratch(names[i]));
 }

@@ -120,4 +120,28 @@ START_TEST(half_precision_is_near_single_precision) {
 }
 END_TEST
 
-TEST_MAIN("layouts", every_operation_in_every_layout, every_gradient_in_every_layout, half_precision_is_near_single_precision)
+/* Stops before anything changes, unless there is nothing to do and the result is the input. */
+START_TEST(an_interrupt_stops_every_operation) {
+  const int plain[MAX_INPUTS] = {PLAIN, PLAIN, PLAIN, PLAIN};
+  for (int r = 0; r < OP_ROWS; r++) {
+    trial t;
+    snapshot before;
+    int dtype = 0;
+    while (!(op_rows[r].dtypes & BIT(dtype))) dtype++;
+    trial_make(&t, &op_rows[r], dtype, plain, true, false, false);
+    snapshot_take(&before, &t);
+    tl_interrupt();
+    tl_status st = trial_run(&t);
+    bool pending = tl_take_interrupt();
+    if (pending) ck_assert_msg(st == TL_OK && tl_data(t.out[0]) == tl_data(t.in[0]), "%s goes on", trial_name(&t));
+    else ck_assert_msg(st == TL_ERR_INTERRUPT, "%s: status %d", trial_name(&t), st);
+    snapshot_check(&before, &t, 0, trial_name(&t));
+    snapshot_free(&before, &t);
+    trial_free(&t);
+  }
+  ck_assert_int_eq(live_tensors(), 0);
+}
+END_TEST
+
+TEST_MAIN("layouts", every_operation_in_every_layout, every_gradient_in_every_layout, half_precision_is_near_single_precision,
+          an_interrupt_stops_every_operation)
