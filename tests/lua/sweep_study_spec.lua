@@ -100,6 +100,30 @@ describe("sweep.run", function()
     study:close()
   end)
 
+  it("runs a trial again that Ctrl-C ended", function()
+    local function interrupted(_, t)
+      if t.number == 1 and t.claim == 1 then error("interrupted", 0) end
+      return 1
+    end
+    assert.error_matches(function() run { trials = 3, objective = interrupted } end, "^interrupted$")
+    local study = sweep.open(path)
+    assert.same({ "complete", "waiting" }, column(study:trials(), "state"))
+    study:close()
+    study = run { trials = 3, objective = interrupted }
+    assert.same({ "complete", "complete", "complete" }, column(study:trials(), "state"))
+    assert.equal(0, #study:failures())
+    -- between trials, too
+    local drawn = 0
+    local sampler = { suggest = function()
+      drawn = drawn + 1
+      if drawn == 2 then error("interrupted", 0) end
+      return { x = 1 }
+    end }
+    assert.error_matches(function() run { trials = 9, objective = interrupted, sampler = sampler } end, "^interrupted$")
+    assert.same({ "complete", "waiting" }, { study:trials()[4].state, study:trials()[5].state })
+    study:close()
+  end)
+
   it("prunes", function()
     local study = run { trials = 30, pruner = sweep.ASHA { max_steps = 9 }, objective = function(p, t)
       for step = 1, 9 do
@@ -166,6 +190,9 @@ describe("sweep.run", function()
     refused({ trails = 3 }, "no option 'trails', did you mean 'trials'")
     refused({ devices = { "gpu" } }, 'a device is "cpu" or "cuda:0"')
     refused({ sampler = {} }, "sampler is one such as sweep.TPE")
+    refused({ sampler = sweep.TPE { seed = 1.5 } }, "seed")
+    refused({ sampler = sweep.TPE { seed = "x" } }, "seed")
+    refused({ sampler = sweep.TPE { seed = -1 } }, "whole number from 0")
     run { trials = 1 }:close()
     refused({ direction = "maximize" }, "is there to minimize, not to maximize")
     refused({ sampler = sweep.Random { seed = 2 } }, "was begun with seed 1, not 2")

@@ -19,7 +19,6 @@ int64_t tlua_sweep_readlink(const char *path, char *buffer, size_t bytes) __asm_
 int tlua_sweep_isatty(int fd) __asm__("isatty");
 int tlua_sweep_ioctl(int file, unsigned long request, ...) __asm__("ioctl");
 int tlua_sweep_setenv(const char *name, const char *value, int overwrite) __asm__("setenv");
-int tlua_sweep_unsetenv(const char *name) __asm__("unsetenv");
 extern char **tlua_sweep_environ __asm__("environ");
 char *tlua_sweep_strerror(int number) __asm__("strerror");
 char *tlua_sweep_strsignal(int number) __asm__("strsignal");
@@ -92,6 +91,9 @@ local function link(path)
   local n = tonumber(C.tlua_sweep_readlink(path, buffer, 4096))
   return n > 0 and ffi.string(buffer, n) or nil
 end
+
+--- Sets a variable of the environment, for what is started from now on.
+function process.setenv(name, value) C.tlua_sweep_setenv(name, value, 1) end
 
 --- The running program's file.
 function process.program() return link("/proc/self/exe") end

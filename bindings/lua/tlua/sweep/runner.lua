@@ -82,6 +82,10 @@ local function complete_options(given)
   o.sampler = o.sampler or require("tlua.sweep.tpe")()
   o.pruner = o.pruner or pruners.none
   if not has_methods(o.sampler, "suggest") then fail("run: sampler is one such as sweep.TPE{}") end
+  if o.sampler.seed ~= nil then
+    base.check_integer(o.sampler.seed, "run", "the sampler's seed")
+    if o.sampler.seed < 0 then fail("run: the sampler's seed is a whole number from 0, got " .. o.sampler.seed) end
+  end
   if not has_methods(o.pruner, "rung", "hopeless") then fail("run: pruner is one such as sweep.ASHA{...}") end
   check_devices(o)
   o.workers = o.workers or (o.devices and #o.devices) or 1
@@ -176,8 +180,8 @@ local function run_here(self)
     else
       local t = trial.new(self.store, self.study, row, o.pruner, device)
       local state, value, interrupted = trial.run(t, o.objective, o.retries)
-      self.view:finished(row, state, value)
       if interrupted then error(base.interrupted, 0) end
+      self.view:finished(row, state, value)
     end
   end
 end
@@ -242,6 +246,7 @@ local function drain(self, child)
     end
     child.tail = (child.tail .. text):sub(-2000)
     child.line = child.line .. text
+    if #child.line > 65536 then child.line = child.line .. "\n" end -- whoever writes no line ends
     child.line = child.line:gsub("([^\n]*)\n", function(line)
       self.view:output(child.row, line)
       return ""
@@ -404,7 +409,10 @@ function runner.run(options)
   self.view = require("tlua.sweep.view").new(self)
   local ok, message = pcall(o.workers == 0 and run_here or run_apart, self)
   self.view:close()
-  if not ok then error(message, 0) end
+  if not ok then
+    self.store:release_all(self.study)
+    error(message, 0)
+  end
   return study_of.wrap(self.store, self.study)
 end
 

@@ -258,6 +258,12 @@ function Store:release(study, trial)
   self.db:run("UPDATE trial SET state = 'waiting'" .. OURS, study.id, trial.number, trial.claim)
 end
 
+--- Gives back all that this process still has.
+function Store:release_all(study)
+  self.db:run("UPDATE trial SET state = 'waiting' WHERE study = ? AND state = 'running' AND owner = ?", study.id,
+    self.me)
+end
+
 -- ---- reading ----
 
 --- All trials from `first` on, in order.

@@ -88,7 +88,7 @@ local function call(objective, t)
 end
 
 --- Runs the objective and records how it went. Returns the state the trial has now ("waiting": it broke, and will be
---- tried again), its value or error text, and whether Ctrl-C was the reason.
+--- tried again), its value or error text, and whether Ctrl-C ended the whole sweep.
 function trial.run(t, objective, retries)
   base.tl.manual_seed(t.seed % 2 ^ 48)
   math.randomseed(random.hash(t.seed, "math") % 2 ^ 31)
@@ -98,7 +98,11 @@ function trial.run(t, objective, retries)
     return state, value
   end
   local broken = state
-  return t.store:fail(t.study, t, broken.text, retries) or "failed", broken.text, broken.interrupted
+  if broken.interrupted and not t.apart then -- Ctrl-C is for the sweep: the trial will be run again
+    t.store:release(t.study, t)
+    return "waiting", broken.text, true
+  end
+  return t.store:fail(t.study, t, broken.text, retries) or "failed", broken.text
 end
 
 -- ---- the process of one trial ----
@@ -108,6 +112,7 @@ function trial.work(order, open_store, o)
   if not process.die_with(order.parent) then os.exit(3) end
   local store, study = open_store()
   local t = trial.new(store, study, order.row, o.pruner, order.device)
+  t.apart = true
   local ok, message = pcall(trial.run, t, o.objective, o.retries)
   if not ok then io.stderr:write(tostring(message), "\n") end
   io.stdout:flush()
