@@ -148,9 +148,9 @@ TL_API double tl_version_of(const tl_tensor *t); /* counts in-place changes of t
 TL_API bool tl_is_contiguous(const tl_tensor *t);
 TL_API bool tl_same_storage(const tl_tensor *a, const tl_tensor *b);
 TL_API void *tl_data(const tl_tensor *t); /* first element; host memory for CPU tensors */
-TL_API tl_status tl_item(const tl_tensor *t, double *value); /* a one-element tensor's value */
+TL_API tl_status tl_item(const tl_tensor *t, double *value); /* a one-element tensor's value; any NaN as the plain one */
 TL_API tl_status tl_get(const tl_tensor *t, int n, const int64_t *index, double *value);
-/* Copies all elements, row-major, as doubles (n must be numel): printing, tolist. */
+/* Copies all elements, row-major, as doubles (n must be numel), any NaN as the plain one: printing, tolist. */
 TL_API tl_status tl_to_doubles(const tl_tensor *t, int64_t n, double *values);
 /* A host buffer of `count` doubles, row-major, becomes a tensor: nested Lua tables. */
 TL_API tl_status tl_from_doubles(int ndim, const int64_t *shape, int dtype, tl_device device, const double *values,

@@ -2,6 +2,7 @@
 #ifndef TL_CORE_TENSOR_H
 #define TL_CORE_TENSOR_H
 
+#include <math.h>
 #include <stdatomic.h>
 
 #include "core/error.h"
@@ -85,6 +86,10 @@ static inline tl_status tl_give(tl_status status, tl_tensor *t, tl_tensor **out)
   else tl_tensor_free(t);
   return status;
 }
+
+/* A number for the host program. LuaJIT keeps its other values in the bits of NaNs, and files, vector comparisons and
+ * payloads make any such bits: a NaN leaves as the plain one, or it would arrive as a nil, a table, a wild pointer. */
+static inline double tl_outgoing(double v) { return v == v ? v : (double)NAN; }
 
 static inline bool tl_is_floating(int dtype) { return dtype <= TL_FLOAT64; }
 static inline bool tl_is_scalar(const tl_tensor *t) { return t->ndim == 0; }

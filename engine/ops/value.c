@@ -1,6 +1,4 @@
 /* value.c: values in and out of tensors, and a leaf that takes over other data. */
-#include <string.h>
-
 #include "autograd/tape.h"
 #include "backend/backend.h"
 #include "core/tensor.h"
@@ -13,7 +11,10 @@ tl_status tl_to_doubles(const tl_tensor *t, int64_t n, double *values) {
   bool grad = tl_set_grad_enabled(false);
   tl_status st = tl_to((tl_tensor *)t, TL_FLOAT64, TL_CPU, &wide);
   if (st == TL_OK) st = tl_contiguous(wide, &host);
-  if (st == TL_OK) memcpy(values, tl_data(host), (size_t)n * sizeof *values);
+  if (st == TL_OK) {
+    const double *from = tl_data(host);
+    for (int64_t i = 0; i < n; i++) values[i] = tl_outgoing(from[i]);
+  }
   tl_set_grad_enabled(grad);
   tl_tensor_free(wide);
   tl_tensor_free(host);
@@ -25,7 +26,7 @@ tl_status tl_item(const tl_tensor *t, double *value) {
     return TL_FAIL(TL_ERR_SHAPE, "item", "a tensor of %s has %lld elements, item needs exactly 1", tl_shape_of(t),
                    (long long)t->numel);
   if (t->device == TL_CPU && t->dtype == TL_FLOAT32) {
-    *value = *(const float *)tl_data(t);
+    *value = tl_outgoing(*(const float *)tl_data(t));
     return TL_OK;
   }
   return tl_to_doubles(t, 1, value);

@@ -116,7 +116,7 @@ tl_status tl_clip_grad_norm_(int n, tl_tensor *const *params, double max_norm, d
   if (st == TL_OK) st = clip_norm(op, &g, max_norm, norm_type, error_if_nonfinite, &total);
   release(&g);
   tl_set_grad_enabled(recording);
-  if (st == TL_OK) *norm = total;
+  if (st == TL_OK) *norm = tl_outgoing(total);
   return st;
 }
 

@@ -222,6 +222,33 @@ describe("values", function()
     raises("item", function() tl.ones(2):item() end)
   end)
 
+  -- LuaJIT keeps its other values in the bits of nan: each of these would be nil, a boolean, a string, a table ...
+  it("survive a nan of any bits", function()
+    local ffi = require "ffi"
+    local patterns = { 0x7fc00000, 0xffc00000, 0xffffffff, 0xfffff000, 0xfffe8000, 0xfffd0001, 0xff800001, 0x7f800001 }
+    for _, bits in ipairs(patterns) do
+      local x = tl.zeros(2, { requires_grad = true })
+      ffi.cast("uint32_t *", x:data_ptr())[1] = bits
+      for _, t in ipairs { x:detach(), x:detach():double(), x:detach():half(), x:detach():bfloat16() } do
+        local one, list = t[2]:item(), t:tolist()
+        assert.is_true(type(one) == "number" and one ~= one)
+        assert.is_true(type(list[2]) == "number" and list[2] ~= list[2])
+        assert.matches("nan", tostring(t))
+        assert.matches("nan", tostring(t[2]))
+      end
+      x.grad = x:detach()
+      local norm = tl.nn.utils.clip_grad_norm_(x, 1)
+      assert.is_true(type(norm) == "number" and norm ~= norm)
+    end
+    local wide = tl.zeros(1, { dtype = "float64" })
+    for _, top in ipairs { 0xffff8000, 0xffff0000, 0xfffe0000, 0xfffd0000, 0xfff90000, 0x7ff80000 } do
+      ffi.cast("uint32_t *", wide:data_ptr())[0] = 0x12345678
+      ffi.cast("uint32_t *", wide:data_ptr())[1] = top
+      local one, list = wide:item(), wide:tolist()
+      assert.is_true(type(one) == "number" and one ~= one and type(list[1]) == "number")
+    end
+  end)
+
   it("can be read and written through a pointer", function()
     local x = tl.tensor({ 1, 2, 3 })
     local p = x:data_ptr()

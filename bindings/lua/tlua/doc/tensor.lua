@@ -66,7 +66,8 @@ dropout(x, p=0.5, {training=true, generator=}): zeroes elements with probability
   ["x:is_same_storage"] = "x:is_same_storage(y): do both view the same memory?",
   ["x:element_size"] = "x:element_size(): bytes of one element.",
   ["x:data_ptr"] = [[
-x:data_ptr(): an FFI pointer to the first element (float *, int64_t *, ...), CPU only; valid while x lives.]],
+x:data_ptr(): an FFI pointer to the first element (float *, int64_t *, ...), CPU only; valid while x lives.
+LuaJIT takes some nan bits for other values: where there may be nan, read with x:item() or x:tolist().]],
   ["tl.is_tensor"] = "is_tensor(x): is x a tensor?",
   ["x:item"] = "x:item(): the value of a one-element tensor: a number, or a boolean for dtype bool.",
   ["x:tolist"] = "x:tolist(): nested tables of numbers (booleans for dtype bool).",
