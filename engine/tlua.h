@@ -393,6 +393,20 @@ TL_API tl_status tl_function_record(const char *name, int id, int n, tl_tensor *
 TL_API tl_status tl_function_saved(tl_walk *walk, int k, tl_tensor **saved);
 TL_API int tl_function_dead(void); /* the number of a function or hook whose node (leaf) is gone, -1 when none is waiting */
 
+/* ---- mixed precision (engine/ops/autocast.c): Micikevicius et al. 2018, with PyTorch's op lists -------------------- */
+
+/* Inside a block, operations on tensors of this kind of device (0 cpu, 1 cuda) convert floating arguments: matmul, mm,
+ * bmm, addmm, einsum, linear and convolutions to `dtype` (float16 or bfloat16); softmax, log_softmax, the losses,
+ * layer_norm, rms_norm, group_norm, norm, sum, prod, cumsum, logsumexp, exp, expm1, log*, pow, rsqrt, reciprocal,
+ * softplus, tan, sinh, cosh, asin, acos to float32; dot and scatter_add to the widest. cat, stack, addcmul and addcdiv
+ * promote anyway. float64 and in-place operations are left alone; bce_loss is an error. Conversions are recorded.
+ * Blocks belong to a thread and nest; enabled = false opens one without conversions. *former goes to tl_autocast_leave(), in
+ * reverse order. A parameter is converted once in the outermost block. Backward does not convert. */
+TL_API tl_status tl_autocast_enter(int kind, int dtype, bool enabled, int *former);
+TL_API void tl_autocast_leave(int former);
+TL_API bool tl_autocast_enabled(int kind);
+TL_API int tl_autocast_dtype(int kind); /* of the innermost block; outside bfloat16 (cpu), float16 (cuda) */
+
 /* ---- gradients of a parameter list (engine/train/clip.c) ---------------------------------------------------------- */
 
 TL_API tl_status tl_clip_grad_norm_(int n, tl_tensor *const *params, double max_norm, double norm_type,

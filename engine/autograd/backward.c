@@ -11,6 +11,7 @@
 #include "autograd/sink.h"
 #include "autograd/tape.h"
 #include "core/memory.h"
+#include "ops/autocast.h"
 
 typedef struct node_list {
   tl_node **at;
@@ -372,20 +373,22 @@ static tl_status walk_new(bool retain_graph, tl_walk **out) {
   return TL_OK;
 }
 
-/* Runs w as far as it goes without the host. Gradients are not recorded meanwhile. */
+/* Runs w as far as it goes without the host. Meanwhile gradients are not recorded and autocast converts nothing. */
 static tl_status go(tl_walk *w) {
-  bool former = tl_set_grad_enabled(false);
+  bool former = tl_set_grad_enabled(false), casts = tl_autocast_pause();
   tl_status st = advance(w);
+  tl_autocast_on = casts;
   tl_set_grad_enabled(former);
   return st;
 }
 
 static tl_status first_run(tl_walk *w, int n, tl_tensor *const *outputs, tl_tensor *const *grads) {
-  bool former = tl_set_grad_enabled(false);
+  bool former = tl_set_grad_enabled(false), casts = tl_autocast_pause();
   tl_status st = start(w, n, outputs, grads);
   w->outer = active;
   active = w;
   if (st == TL_OK) st = advance(w);
+  tl_autocast_on = casts;
   tl_set_grad_enabled(former);
   return st;
 }
@@ -461,8 +464,9 @@ tl_status tl_walk_reply(tl_walk *w, int n, tl_tensor *const *grads) {
   if (grad_in == NULL) return no_memory();
   for (int e = 0; e < n; e++)
     if (tl_node_needs(node, e)) grad_in[e] = tl_hold(grads[e]);
-  bool former = tl_set_grad_enabled(false);
+  bool former = tl_set_grad_enabled(false), casts = tl_autocast_pause();
   tl_status st = finish_node(w, node, grad_in);
+  tl_autocast_on = casts;
   tl_set_grad_enabled(former);
   tl_host_free(grad_in);
   w->waiting = false;

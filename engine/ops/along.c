@@ -3,6 +3,7 @@
 
 #include "autograd/tape.h"
 #include "backend/backend.h"
+#include "ops/autocast.h"
 #include "ops/index.h"
 
 /* Where values came from: dim d of `shape`, ids saved. */
@@ -153,6 +154,7 @@ static tl_status cumsum_backward(tl_node *n, tl_tensor *const *grad_out, tl_tens
 static const tl_node_class cumsum_class = {"cumsum", cumsum_backward, NULL};
 
 tl_status tl_cumsum(tl_tensor *x, int d, tl_tensor **out) {
+  TL_AUTOCAST(TL_CAST_FULL, tl_cumsum(cast[0], d, out), x);
   TL_TRY(tl_check_dim("cumsum", x->ndim, &d));
   tl_tensor *y;
   TL_TRY(running_sum(x, d, tl_is_floating(x->dtype) ? x->dtype : TL_INT64, false, &y));

@@ -3,6 +3,7 @@
 #include "autograd/tape.h"
 #include "backend/backend.h"
 #include "core/tensor.h"
+#include "ops/autocast.h"
 
 /* ---- checks ---- */
 
@@ -213,6 +214,7 @@ static tl_status set_result(const geometry *g, tl_convolution *c, const tl_tenso
 
 tl_status tl_conv(tl_tensor *x, tl_tensor *w, tl_tensor *b, int n, const int64_t *stride, const int64_t *padding,
                   const int64_t *dilation, int64_t groups, tl_tensor **out) {
+  TL_AUTOCAST(TL_CAST_LOW, tl_conv(cast[0], cast[1], cast[2], n, stride, padding, dilation, groups, out), x, w, b);
   if (n != 1 && n != 2) return TL_FAIL(TL_ERR_VALUE, "conv", "%d spatial dims: 1 and 2 are built", n);
   const tl_node_class *cls = n == 1 ? &conv1d_class : &conv2d_class;
   geometry g = {.op = cls->name};
@@ -266,6 +268,9 @@ static tl_status set_transposed_size(const geometry *g, tl_convolution *c, const
 
 tl_status tl_conv_transpose2d(tl_tensor *x, tl_tensor *w, tl_tensor *b, const int64_t *stride, const int64_t *padding,
                               const int64_t *output_padding, const int64_t *dilation, int64_t groups, tl_tensor **out) {
+  TL_AUTOCAST(TL_CAST_LOW,
+              tl_conv_transpose2d(cast[0], cast[1], cast[2], stride, padding, output_padding, dilation, groups, out), x,
+              w, b);
   geometry g = {.op = transpose_class.name};
   TL_TRY(check_geometry(&g, 2, stride, padding, dilation, groups));
   TL_TRY(check_tensors(&g, x, w, b, w->ndim > 1 ? w->shape[1] * groups : 0));

@@ -1,6 +1,7 @@
 /* cross_entropy.c: losses over classes: cross entropy on logits (labels or probabilities as targets) and nll. */
 #include "autograd/tape.h"
 #include "backend/backend.h"
+#include "ops/autocast.h"
 #include "ops/plain.h"
 
 /* x (outer, classes, inner): (N, C, ..), or one line (C) */
@@ -127,6 +128,8 @@ static tl_status compute(const tl_node_class *cls, const payload *p, const tl_te
 
 static tl_status class_loss(const tl_node_class *cls, bool logits, tl_tensor *x, tl_tensor *target, tl_tensor *weight,
                             int64_t ignore_index, double smoothing, int reduction, tl_tensor **out) {
+  TL_AUTOCAST(TL_CAST_FULL, class_loss(cls, logits, cast[0], cast[1], weight, ignore_index, smoothing, reduction, out),
+              x, target);
   payload p = {.at = {1, 1, 1}, .logits = logits, .ignore_index = ignore_index, .smoothing = smoothing,
                .reduction = reduction, .target_dtype = target->dtype};
   if (x->ndim == 1) p.at.classes = x->shape[0];

@@ -5,6 +5,7 @@
 
 #include "autograd/tape.h"
 #include "core/tensor.h"
+#include "ops/autocast.h"
 
 #define OP "einsum"
 #define MAX_TERMS 16
@@ -336,7 +337,7 @@ static tl_status evaluate(const plan *p, tl_tensor *const *tensors, operand *tot
   return sum_out(total, keep);
 }
 
-tl_status tl_einsum(const char *equation, int n, tl_tensor *const *tensors, tl_tensor **out) {
+static tl_status einsum(const char *equation, int n, tl_tensor *const *tensors, tl_tensor **out) {
   plan p = {.equation = equation};
   TL_TRY(parse(&p, n));
   for (int i = 1; i < n; i++) {
@@ -357,5 +358,20 @@ tl_status tl_einsum(const char *equation, int n, tl_tensor *const *tensors, tl_t
   }
   tl_tensor_free(total.t);
   tl_tensor_free(next.t);
+  return st;
+}
+
+/* Under autocast the operands, and everything on the way, are of the low precision type. */
+tl_status tl_einsum(const char *equation, int n, tl_tensor *const *tensors, tl_tensor **out) {
+  if (!tl_autocast_on) return einsum(equation, n, tensors, out);
+  tl_tensor *cast[MAX_TERMS];
+  if (n < 1 || n > MAX_TERMS) return einsum(equation, n, tensors, out); /* which refuses */
+  memcpy(cast, tensors, (size_t)n * sizeof *cast);
+  bool converts = tl_autocast_wants(TL_CAST_LOW, n, cast);
+  if (converts) TL_TRY(tl_autocast_convert(TL_CAST_LOW, n, cast));
+  bool former = tl_autocast_pause();
+  tl_status st = einsum(equation, n, cast, out);
+  tl_autocast_on = former;
+  for (int i = 0; i < n && converts; i++) tl_tensor_free(cast[i]);
   return st;
 }

@@ -6,6 +6,7 @@
 
 #include "autograd/tape.h"
 #include "backend/backend.h"
+#include "ops/autocast.h"
 
 /* ---- shared ---- */
 
@@ -345,6 +346,7 @@ static tl_status check_scatter(const char *op, const tl_tensor *x, int *d, const
 }
 
 tl_status tl_scatter_add(tl_tensor *x, int d, tl_tensor *ids, tl_tensor *src, tl_tensor **out) {
+  TL_AUTOCAST(TL_CAST_WIDEST, tl_scatter_add(cast[0], d, ids, cast[1], out), x, src);
   TL_TRY(check_scatter("scatter_add", x, &d, ids, src));
   tl_tensor *checked = NULL, *y = NULL, *in[2] = {x, src};
   TL_TRY(tl_checked_ids("scatter_add", x, d, ids, &checked));

@@ -2,6 +2,7 @@
 #include "autograd/tape.h"
 #include "backend/backend.h"
 #include "core/tensor.h"
+#include "ops/autocast.h"
 #include "ops/matmul.h"
 
 /* t (.., c) as one (rows, c) matrix: t itself, retained, when its leading dims step as one; else a contiguous copy. */
@@ -80,6 +81,7 @@ static tl_status check_linear(const tl_tensor *x, const tl_tensor *w, const tl_t
 }
 
 tl_status tl_linear(tl_tensor *x, tl_tensor *w, tl_tensor *b, tl_tensor **out) {
+  TL_AUTOCAST(TL_CAST_LOW, tl_linear(cast[0], cast[1], cast[2], out), x, w, b);
   TL_TRY(check_linear(x, w, b));
   int64_t shape[TL_MAX_DIMS];
   for (int d = 0; d < x->ndim - 1; d++) shape[d] = x->shape[d];

@@ -6,6 +6,7 @@
 
 #include "autograd/tape.h"
 #include "backend/backend.h"
+#include "ops/autocast.h"
 #include "ops/plain.h"
 
 typedef struct payload {
@@ -113,6 +114,7 @@ static tl_status compute(const request *r, const tl_tensor *x, tl_tensor *const 
 }
 
 static tl_status loss(const request *r, tl_tensor *x, tl_tensor *target, int reduction, tl_tensor **out) {
+  TL_AUTOCAST(TL_CAST_FULL, loss(r, cast[0], cast[1], reduction, out), x, target);
   const char *op = r->cls->name;
   double scale = 0;
   TL_TRY(check_pair(op, x, target));
@@ -154,6 +156,10 @@ tl_status tl_huber_loss(tl_tensor *x, tl_tensor *target, double delta, int reduc
 }
 
 tl_status tl_bce_loss(tl_tensor *x, tl_tensor *target, tl_tensor *weight, int reduction, tl_tensor **out) {
+  if (tl_autocast_on && tl_autocast_enabled(x->device >> 8) && x->dtype != TL_FLOAT64)
+    return TL_FAIL(TL_ERR_UNSUPPORTED, bce_class.name,
+                   "under autocast probabilities and their gradients may not fit the low precision type: leave the "
+                   "sigmoid out and use BCEWithLogits (bce_with_logits)");
   request r = {.kind = TL_LOSS_bce, .cls = &bce_class, .unit = true, .weight = weight};
   return loss(&r, x, target, reduction, out);
 }

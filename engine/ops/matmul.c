@@ -4,6 +4,7 @@
 #include "autograd/tape.h"
 #include "backend/backend.h"
 #include "core/tensor.h"
+#include "ops/autocast.h"
 
 /* ---- tensors as matrices ---- */
 
@@ -230,6 +231,7 @@ static tl_status recorded_product(const tl_node_class *cls, tl_tensor *a, tl_ten
 }
 
 tl_status tl_matmul(tl_tensor *a, tl_tensor *b, tl_tensor **out) {
+  TL_AUTOCAST(TL_CAST_LOW, tl_matmul(cast[0], cast[1], out), a, b);
   if (a->ndim == 0 || b->ndim == 0)
     return TL_FAIL(TL_ERR_SHAPE, "matmul", "%s and %s: both need at least 1 dim (use mul for a number)", tl_shape_of(a),
                    tl_shape_of(b));
@@ -243,11 +245,13 @@ static tl_status check_ndim(const char *op, const tl_tensor *a, const tl_tensor 
 }
 
 tl_status tl_mm(tl_tensor *a, tl_tensor *b, tl_tensor **out) {
+  TL_AUTOCAST(TL_CAST_LOW, tl_mm(cast[0], cast[1], out), a, b);
   TL_TRY(check_ndim("mm", a, b, 2));
   return recorded_product(&mm_class, a, b, out);
 }
 
 tl_status tl_bmm(tl_tensor *a, tl_tensor *b, tl_tensor **out) {
+  TL_AUTOCAST(TL_CAST_LOW, tl_bmm(cast[0], cast[1], out), a, b);
   TL_TRY(check_ndim("bmm", a, b, 3));
   if (a->shape[0] != b->shape[0])
     return TL_FAIL(TL_ERR_SHAPE, "bmm", "%s and %s: batch sizes %lld and %lld differ", tl_shape_of(a), tl_shape_of(b),
@@ -256,6 +260,7 @@ tl_status tl_bmm(tl_tensor *a, tl_tensor *b, tl_tensor **out) {
 }
 
 tl_status tl_dot(tl_tensor *a, tl_tensor *b, tl_tensor **out) {
+  TL_AUTOCAST(TL_CAST_WIDEST, tl_dot(cast[0], cast[1], out), a, b);
   TL_TRY(check_ndim("dot", a, b, 1));
   return recorded_product(&dot_class, a, b, out);
 }
@@ -315,6 +320,7 @@ static tl_status check_addmm(tl_tensor *c, tl_tensor *a, tl_tensor *b, double be
 }
 
 tl_status tl_addmm(tl_tensor *c, tl_tensor *a, tl_tensor *b, double beta, double alpha, tl_tensor **out) {
+  TL_AUTOCAST(TL_CAST_LOW, tl_addmm(cast[0], cast[1], cast[2], beta, alpha, out), c, a, b);
   TL_TRY(check_addmm(c, a, b, beta, alpha));
   const tl_matrices am = tl_matrices_of(a, false), bm = tl_matrices_of(b, true);
   const int64_t shape[2] = {am.rows, bm.cols};

@@ -2,6 +2,7 @@
  * Sennrich 2019). Weight and bias may each be NULL. Statistics are float32, or float64 for float64 inputs. */
 #include "autograd/tape.h"
 #include "backend/backend.h"
+#include "ops/autocast.h"
 #include "ops/plain.h"
 
 /* An optional parameter or buffer: floating, on x's device, as many elements as expected, in this shape. */
@@ -178,6 +179,7 @@ static const tl_node_class rms_norm_class = {"rms_norm", row_norm_backward, NULL
 
 static tl_status row_norm(const tl_node_class *cls, row_payload *p, tl_tensor *x, tl_tensor *w, tl_tensor *b, double eps,
                           tl_tensor **out) {
+  TL_AUTOCAST(TL_CAST_FULL, row_norm(cls, p, cast[0], cast[1], cast[2], eps, out), x, w, b);
   TL_KERNEL(x, row_norm, cls->name);
   TL_TRY(check_vector(cls->name, "weight", x, w, p->param_ndim, p->param_shape));
   TL_TRY(check_vector(cls->name, "bias", x, b, p->param_ndim, p->param_shape));

@@ -3,6 +3,7 @@
 #include "backend/backend.h"
 #include "core/iter.h"
 #include "core/tensor.h"
+#include "ops/autocast.h"
 
 enum kind { KIND_FLOAT, KIND_ANY, KIND_BOOL };
 enum saves { SAVES_NO, SAVES_X, SAVES_Y, SAVES_AB, SAVES_ND };
@@ -69,7 +70,18 @@ static tl_status record_unary(const row *r, tl_tensor *x, tl_tensor *y, double p
   return tl_record1(r->cls, y, 1, &x, r->saves == SAVES_NO ? 0 : 1, &save, &u, sizeof u);
 }
 
+/* Functions whose results leave the range of float16 soon: autocast has them in float32. */
+static bool needs_range(const row *r) {
+  switch (r->fn) {
+    case TL_FN_exp: case TL_FN_expm1: case TL_FN_log: case TL_FN_log1p: case TL_FN_log2: case TL_FN_log10:
+    case TL_FN_rsqrt: case TL_FN_reciprocal: case TL_FN_pow: case TL_FN_softplus:
+    case TL_FN_tan: case TL_FN_sinh: case TL_FN_cosh: case TL_FN_asin: case TL_FN_acos: return true;
+    default: return false;
+  }
+}
+
 static tl_status unary(const row *r, tl_tensor *x, double p, double q, tl_tensor **out) {
+  if (tl_autocast_on && needs_range(r)) TL_AUTOCAST(TL_CAST_FULL, unary(r, cast[0], p, q, out), x);
   int dtype = r->kind == KIND_FLOAT && !tl_is_floating(x->dtype) ? TL_FLOAT32 : x->dtype;
   TL_TRY(check_arithmetic(r, dtype));
   tl_tensor *y;
@@ -203,6 +215,7 @@ static tl_status record_binary(const row *r, tl_tensor *y, tl_tensor *a, tl_tens
 static tl_status unary_square(tl_tensor *x, tl_tensor **out);
 
 static tl_status binary(const row *r, tl_tensor *a, tl_tensor *b, double sa, double sb, tl_tensor **out) {
+  if (tl_autocast_on && needs_range(r)) TL_AUTOCAST(TL_CAST_FULL, binary(r, cast[0], cast[1], sa, sb, out), a, b);
   tl_tensor *one = a != NULL ? a : b;
   if (r->fn == TL_FN_pow && b == NULL && sb == 2) return unary_square(a, out); /* pow is not vector code */
   int ndim = one->ndim;

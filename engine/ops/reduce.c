@@ -3,6 +3,7 @@
 
 #include "autograd/tape.h"
 #include "backend/backend.h"
+#include "ops/autocast.h"
 
 /* ---- shared by all reductions ---- */
 
@@ -76,6 +77,7 @@ static const tl_node_class sum_class = {"sum", sum_backward, NULL};
 static const tl_node_class mean_class = {"mean", mean_backward, NULL};
 
 tl_status tl_sum(tl_tensor *x, int n, const int *dims, bool keepdim, tl_tensor **out) {
+  TL_AUTOCAST(TL_CAST_FULL, tl_sum(cast[0], n, dims, keepdim, out), x);
   tl_reducing r;
   TL_TRY(tl_reducing_init("sum", x, n, dims, 0, &r));
   tl_tensor *y;

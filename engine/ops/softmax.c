@@ -1,6 +1,7 @@
 /* softmax.c: softmax and log-softmax along one dim. */
 #include "autograd/tape.h"
 #include "backend/backend.h"
+#include "ops/autocast.h"
 #include "ops/plain.h"
 
 typedef struct payload {
@@ -27,6 +28,7 @@ static const tl_node_class softmax_class = {"softmax", softmax_backward, NULL};
 static const tl_node_class log_softmax_class = {"log_softmax", softmax_backward, NULL};
 
 static tl_status run(const tl_node_class *cls, bool log, tl_tensor *x, int d, tl_tensor **out) {
+  TL_AUTOCAST(TL_CAST_FULL, run(cls, log, cast[0], d, out), x);
   TL_TRY(tl_check_floating(cls->name, x));
   TL_TRY(tl_check_dim(cls->name, x->ndim, &d));
   TL_KERNEL(x, softmax, cls->name);

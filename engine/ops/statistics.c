@@ -3,6 +3,7 @@
 
 #include "autograd/tape.h"
 #include "backend/backend.h"
+#include "ops/autocast.h"
 #include "ops/reduce.h"
 
 /* *t with 0 wherever `mask` holds. */
@@ -49,6 +50,7 @@ static tl_status prod_backward(tl_node *n, tl_tensor *const *grad_out, tl_tensor
 static const tl_node_class prod_class = {"prod", prod_backward, NULL};
 
 tl_status tl_prod(tl_tensor *x, int n, const int *dims, bool keepdim, tl_tensor **out) {
+  TL_AUTOCAST(TL_CAST_FULL, tl_prod(cast[0], n, dims, keepdim, out), x);
   tl_reducing r;
   TL_TRY(tl_reducing_init("prod", x, n, dims, 0, &r));
   tl_tensor *y;
@@ -189,6 +191,7 @@ static tl_status norm_backward(tl_node *n, tl_tensor *const *grad_out, tl_tensor
 static const tl_node_class norm_class = {"norm", norm_backward, NULL};
 
 tl_status tl_norm(tl_tensor *x, double p, int n, const int *dims, bool keepdim, tl_tensor **out) {
+  TL_AUTOCAST(TL_CAST_FULL, tl_norm(cast[0], p, n, dims, keepdim, out), x);
   tl_reducing r;
   TL_TRY(tl_check_floating("norm", x));
   if (isnan(p)) return TL_FAIL(TL_ERR_VALUE, "norm", "p is nan");
@@ -244,6 +247,7 @@ static tl_status shifted_logsumexp(const tl_reducing *r, tl_tensor *x, bool keep
 }
 
 tl_status tl_logsumexp(tl_tensor *x, int n, const int *dims, bool keepdim, tl_tensor **out) {
+  TL_AUTOCAST(TL_CAST_FULL, tl_logsumexp(cast[0], n, dims, keepdim, out), x);
   tl_reducing r;
   TL_TRY(tl_check_floating("logsumexp", x));
   TL_TRY(tl_reducing_init("logsumexp", x, n, dims, 0, &r));

@@ -4,11 +4,27 @@ local base = require "tlua.base"
 local tl = base.tl
 local fail, is_tensor = base.fail, base.is_tensor
 
--- f(...) with the default generator as it was at the first run, and afterwards as it is now.
-local function replay(state, f, ...)
+local native = base.ffi.C
+local former = base.ffi.new("int[2]")
+
+-- What the results of f depend on besides its arguments: random numbers and, by kind of device, autocast.
+local function surroundings()
+  return {
+    rng = tl.get_rng_state(),
+    enabled = { native.tl_autocast_enabled(0), native.tl_autocast_enabled(1) },
+    dtype = { native.tl_autocast_dtype(0), native.tl_autocast_dtype(1) },
+  }
+end
+
+-- f(...) in the surroundings of the first run; the present ones come back afterwards.
+local function replay(first, f, ...)
   local now = tl.get_rng_state()
-  tl.set_rng_state(state)
+  tl.set_rng_state(first.rng)
+  for i = 1, 2 do base.check(native.tl_autocast_enter(i - 1, first.dtype[i], first.enabled[i], former + (i - 1))) end
+  local cpu, cuda = former[0], former[1]
   local results = { pcall(f, ...) }
+  native.tl_autocast_leave(cuda)
+  native.tl_autocast_leave(cpu)
   tl.set_rng_state(now)
   if not results[1] then error(results[2], 0) end
   return unpack(results, 2, table.maxn(results))
@@ -49,7 +65,7 @@ local function recompute(ctx, ...)
   local grads, n = { ... }, ctx.n
   local inputs = arguments_of(ctx)
   tl.enable_grad(function()
-    local results = { replay(ctx.state, ctx.f, unpack(inputs, 1, n)) }
+    local results = { replay(ctx.surroundings, ctx.f, unpack(inputs, 1, n)) }
     local outputs, given = {}, {}
     for i = 1, table.maxn(results) do
       if is_tensor(results[i]) and results[i].requires_grad and grads[i] ~= nil then
@@ -73,7 +89,7 @@ local function checkpoint_function()
     name = "checkpoint",
     forward = function(ctx, _, f, n, ...)
       ctx:set_materialize_grads(false)
-      ctx.f, ctx.n, ctx.state = f, n, tl.get_rng_state()
+      ctx.f, ctx.n, ctx.surroundings = f, n, surroundings()
       keep_arguments(ctx, ...)
       return f(...)
     end,
@@ -87,7 +103,7 @@ local function checkpoint_function()
 end
 
 --- tl.utils.checkpoint(f, ...): f(...) without keeping what its backward needs: backward runs f again, with the same
---- random numbers. Arguments and parameters inside f get their gradients.
+--- random numbers and the same autocast. Arguments and parameters inside f get their gradients.
 return function(f, ...)
   if type(f) ~= "function" and not (type(f) == "table" and getmetatable(f) and getmetatable(f).__call) then
     fail("checkpoint: argument 1 must be a function, got " .. base.kind(f))
