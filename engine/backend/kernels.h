@@ -91,6 +91,9 @@ typedef struct tl_kernels {
   tl_status (*span_norm)(int n, const tl_span *list, double p, double *result);
   tl_status (*span_scale)(int n, const tl_span *list, double factor);
   tl_status (*span_clamp)(int n, const tl_span *list, double limit);
+  /* x *= *inverse; *found becomes 1 if a result is not finite and is left alone otherwise. Both lie in the device's
+   * memory, so that a step needs no answer from it. */
+  tl_status (*span_unscale)(int n, const tl_span *list, const float *inverse, float *found);
   /* ---- conv.c ---- no size is 0. bias (out) may be NULL */
   tl_status (*conv_forward)(const tl_convolution *c, const void *x, const void *w, const void *bias, void *y);
   /* gradients from dy; each of dx, dw, dbias may be NULL: not wanted */

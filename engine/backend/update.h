@@ -52,7 +52,8 @@ typedef struct tl_update_coefficients {
 } tl_update_coefficients;
 
 /* One parameter: n contiguous elements of everything. param and grad are of `dtype`; state is float64 for float64
- * parameters, else float32. master: float32, for float16 and bfloat16 parameters only. */
+ * parameters, else float32. master: float32, for float16 and bfloat16 parameters only. A bfloat16 parameter without a
+ * master is rounded stochastically: element i takes number offset + i of the Philox stream `seed`. */
 typedef struct tl_update {
   int rule, dtype;
   int64_t n;
@@ -61,6 +62,7 @@ typedef struct tl_update {
   float *master;
   void *state[TL_UPDATE_STATES];
   const tl_update_coefficients *by;
+  uint64_t seed, offset;
 } tl_update;
 
 /* n contiguous elements of a floating dtype: what the kernels over lists of gradients are given. */

@@ -3,69 +3,13 @@
 
 #include "autograd/tape.h"
 #include "backend/backend.h"
-#include "core/memory.h"
 #include "core/tensor.h"
+#include "train/gradients.h"
 
-/* The gradients that are there. Transposed and expanded ones are worked on in a contiguous copy. */
-typedef struct gradients {
-  int n;
-  tl_span *span;
-  tl_tensor **owner; /* the parameters, borrowed */
-  tl_tensor **copy;  /* NULL where the gradient is contiguous */
-} gradients;
-
-static void release(gradients *g) {
-  for (int i = 0; i < g->n; i++) tl_tensor_free(g->copy[i]);
-  tl_host_free(g->span);
-  tl_host_free(g->owner);
-  tl_host_free(g->copy);
-}
-
-static tl_status gather(const char *op, int n, tl_tensor *const *params, gradients *g) {
-  *g = (gradients){0};
-  g->span = tl_host_alloc((size_t)n * sizeof *g->span);
-  g->owner = tl_host_alloc((size_t)n * sizeof(tl_tensor *));
-  g->copy = tl_host_alloc((size_t)n * sizeof(tl_tensor *));
-  if (g->span == NULL || g->owner == NULL || g->copy == NULL)
-    return TL_FAIL(TL_ERR_MEMORY, op, "no memory for a list of %d gradients", n);
-  for (int i = 0; i < n; i++) {
-    tl_tensor *x = params[i]->grad;
-    if (x == NULL) continue;
-    g->owner[g->n] = params[i];
-    g->copy[g->n++] = NULL;
-    if (!x->contiguous) TL_TRY(tl_contiguous(x, &g->copy[g->n - 1]));
-    const tl_tensor *dense = x->contiguous ? x : g->copy[g->n - 1];
-    g->span[g->n - 1] = (tl_span){.data = tl_data(dense), .n = dense->numel, .dtype = dense->dtype};
-  }
-  return TL_OK;
-}
-
-/* The gradients changed: copies go back to where they came from, or take its place where that is expanded. */
-static tl_status scatter(gradients *g) {
-  for (int i = 0; i < g->n; i++) {
-    tl_tensor *p = g->owner[i], *x = p->grad;
-    if (g->copy[i] == NULL || !tl_overlaps_itself(x)) {
-      tl_touch(x);
-      if (g->copy[i] != NULL) TL_TRY(tl_write_back(x, g->copy[i]));
-    } else {
-      p->grad = g->copy[i];
-      g->copy[i] = x; /* dropped with the list */
-    }
-  }
-  return TL_OK;
-}
-
-/* Gradients first .. *end-1 are on one device. */
-static const tl_tensor *run_of(const gradients *g, int first, int *end) {
-  const tl_tensor *x = g->owner[first]->grad;
-  for (*end = first + 1; *end < g->n && g->owner[*end]->grad->device == x->device;) ++*end;
-  return x;
-}
-
-static tl_status total_norm(const char *op, const gradients *g, double p, double *norm) {
+static tl_status total_norm(const char *op, const tl_gradients *g, double p, double *norm) {
   double total = 0;
   for (int first = 0, end; first < g->n; first = end) {
-    const tl_tensor *x = run_of(g, first, &end);
+    const tl_tensor *x = tl_gradients_run(g, first, &end);
     double part;
     TL_KERNEL(x, span_norm, op);
     TL_TRY(tl_kernels_of(x)->span_norm(end - first, g->span + first, p, &part));
@@ -76,25 +20,25 @@ static tl_status total_norm(const char *op, const gradients *g, double p, double
   return TL_OK;
 }
 
-static tl_status scale(const char *op, gradients *g, double factor) {
+static tl_status scale(const char *op, tl_gradients *g, double factor) {
   for (int first = 0, end; first < g->n; first = end) {
-    const tl_tensor *x = run_of(g, first, &end);
+    const tl_tensor *x = tl_gradients_run(g, first, &end);
     TL_KERNEL(x, span_scale, op);
     TL_TRY(tl_kernels_of(x)->span_scale(end - first, g->span + first, factor));
   }
-  return scatter(g);
+  return tl_gradients_scatter(g);
 }
 
-static tl_status clamp(const char *op, gradients *g, double limit) {
+static tl_status clamp(const char *op, tl_gradients *g, double limit) {
   for (int first = 0, end; first < g->n; first = end) {
-    const tl_tensor *x = run_of(g, first, &end);
+    const tl_tensor *x = tl_gradients_run(g, first, &end);
     TL_KERNEL(x, span_clamp, op);
     TL_TRY(tl_kernels_of(x)->span_clamp(end - first, g->span + first, limit));
   }
-  return scatter(g);
+  return tl_gradients_scatter(g);
 }
 
-static tl_status clip_norm(const char *op, gradients *g, double max_norm, double p, bool error_if_nonfinite,
+static tl_status clip_norm(const char *op, tl_gradients *g, double max_norm, double p, bool error_if_nonfinite,
                            double *norm) {
   TL_TRY(total_norm(op, g, p, norm));
   if (error_if_nonfinite && !(*norm < INFINITY))
@@ -110,11 +54,11 @@ tl_status tl_clip_grad_norm_(int n, tl_tensor *const *params, double max_norm, d
   if (!(max_norm >= 0)) return TL_FAIL(TL_ERR_VALUE, op, "max_norm must be at least 0, got %g", max_norm);
   if (!(norm_type > 0)) return TL_FAIL(TL_ERR_VALUE, op, "norm_type must be above 0, got %g", norm_type);
   bool recording = tl_set_grad_enabled(false);
-  gradients g;
+  tl_gradients g;
   double total = 0;
-  tl_status st = gather(op, n, params, &g);
+  tl_status st = tl_gradients_gather(op, n, params, &g);
   if (st == TL_OK) st = clip_norm(op, &g, max_norm, norm_type, error_if_nonfinite, &total);
-  release(&g);
+  tl_gradients_release(&g);
   tl_set_grad_enabled(recording);
   if (st == TL_OK) *norm = tl_outgoing(total);
   return st;
@@ -125,10 +69,10 @@ tl_status tl_clip_grad_value_(int n, tl_tensor *const *params, double value) {
   TL_CHECK_INTERRUPT(op);
   if (!(value >= 0)) return TL_FAIL(TL_ERR_VALUE, op, "the value must be at least 0, got %g", value);
   bool recording = tl_set_grad_enabled(false);
-  gradients g;
-  tl_status st = gather(op, n, params, &g);
+  tl_gradients g;
+  tl_status st = tl_gradients_gather(op, n, params, &g);
   if (st == TL_OK) st = clamp(op, &g, value);
-  release(&g);
+  tl_gradients_release(&g);
   tl_set_grad_enabled(recording);
   return st;
 }

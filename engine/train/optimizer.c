@@ -6,6 +6,7 @@
 #include "autograd/tape.h"
 #include "backend/backend.h"
 #include "core/memory.h"
+#include "core/random.h"
 
 static const char *name_of(const tl_optimizer *o) { return tl_optimizer_name(o->kind); }
 
@@ -134,17 +135,24 @@ static tl_status make_state(const tl_tensor *p, double value, tl_tensor **out) {
   return tl_full(p->ndim, p->shape, value, state_dtype(p), p->device, out);
 }
 
-static bool is_low(const tl_tensor *p) { return p->dtype == TL_FLOAT16 || p->dtype == TL_BFLOAT16; }
+static bool needs_master(const tl_tensor *p, const tl_param_group *g) {
+  return p->dtype == TL_FLOAT16 || (p->dtype == TL_BFLOAT16 && !g->stochastic_rounding);
+}
 
 static tl_status ensure_state(tl_slot *s, const tl_param_group *g, unsigned states) {
   for (int k = 0; k < TL_UPDATE_STATES; k++)
     if ((states & 1u << k) && s->state[k] == NULL)
       TL_TRY(make_state(s->param, g->initial_accumulator_value, &s->state[k]));
-  if (is_low(s->param) && s->state[TL_MASTER] == NULL) {
-    tl_tensor *master;
-    TL_TRY(make_state(s->param, 0, &master));
-    tl_status st = tl_copy_(master, s->param);
-    TL_TRY(tl_give(st, master, &s->state[TL_MASTER]));
+  bool master = needs_master(s->param, g);
+  if (!master && s->state[TL_MASTER] != NULL) { /* the parameter goes on without it */
+    tl_tensor_free(s->state[TL_MASTER]);
+    s->state[TL_MASTER] = NULL;
+  }
+  if (master && s->state[TL_MASTER] == NULL) {
+    tl_tensor *copy;
+    TL_TRY(make_state(s->param, 0, &copy));
+    tl_status st = tl_copy_(copy, s->param);
+    TL_TRY(tl_give(st, copy, &s->state[TL_MASTER]));
   }
   return TL_OK;
 }
@@ -180,7 +188,9 @@ static tl_status prepare(tl_optimizer *o, int i, const tl_param_group *g, unsign
   u->n = s->param->numel;
   u->param = tl_data(s->param_copy != NULL ? s->param_copy : s->param);
   u->grad = tl_data(s->grad_copy != NULL ? s->grad_copy : s->param->grad);
-  u->master = is_low(s->param) ? tl_data(s->state[TL_MASTER]) : NULL;
+  u->master = s->state[TL_MASTER] == NULL ? NULL : tl_data(s->state[TL_MASTER]);
+  u->seed = u->offset = 0;
+  if (u->dtype == TL_BFLOAT16 && u->master == NULL) tl_generator_take(NULL, u->n, &u->seed, &u->offset);
   int next = 0;
   for (int k = 0; k < TL_UPDATE_STATES; k++)
     if (states & 1u << k) u->state[next++] = tl_data(s->state[k]);

@@ -23,6 +23,9 @@ typedef struct tl_param_group {
   double lr_decay, initial_accumulator_value; /* Adagrad's */
   double momentum_decay;                      /* NAdam's */
   bool nesterov, maximize, amsgrad, centered, decoupled_weight_decay;
+  /* bfloat16 parameters do without a master copy: the update rounds up or down at random, such that the mean is right
+   * (numbers of this thread's default generator). Others round as always. */
+  bool stochastic_rounding;
 } tl_param_group;
 
 typedef struct tl_optimizer tl_optimizer;
@@ -39,7 +42,8 @@ TL_API int tl_optimizer_groups(const tl_optimizer *o);
 TL_API tl_param_group *tl_optimizer_group(const tl_optimizer *o, int group); /* NULL when out of range */
 TL_API int tl_optimizer_group_size(const tl_optimizer *o, int group);        /* parameters, without repetitions */
 /* Updates every parameter that has a gradient, all of them by one kernel call a device. Nothing is recorded. float16
- * and bfloat16 parameters keep a float32 master copy, which an outside change of the parameter overrides. */
+ * and bfloat16 parameters keep a float32 master copy (see stochastic_rounding), which an outside change of the
+ * parameter overrides. */
 TL_API tl_status tl_optimizer_step(tl_optimizer *o);
 TL_API tl_status tl_optimizer_zero_grad(tl_optimizer *o, bool set_to_nil);
 /* Somebody decided not to step (a gradient scaler): for the schedules it counts as a call, for the parameters not. */
@@ -54,6 +58,36 @@ TL_API tl_status tl_optimizer_set_state(tl_optimizer *o, int i, int k, tl_tensor
 /* Numbers: steps taken, and NAdam's product of momenta (1 for the others). */
 TL_API tl_status tl_optimizer_progress(const tl_optimizer *o, int i, double *step, double *mu_product);
 TL_API tl_status tl_optimizer_set_progress(tl_optimizer *o, int i, double step, double mu_product);
+
+/* ---- gradient scaling (engine/train/scaler.c) ------------------------------------------------------------------ */
+
+/* Micikevicius et al. 2018, as PyTorch's GradScaler has it: the loss is multiplied by `scale` so that small gradients
+ * survive float16; before an optimizer's step they are divided by it again, and a step whose gradients are not all
+ * finite is skipped. After such an update the scale becomes scale * backoff_factor, after growth_interval good ones in
+ * a row scale * growth_factor. It is a float32 number and stays between the smallest normal and the largest one. */
+typedef struct tl_scaler_state {
+  double scale, growth_factor, backoff_factor, growth_interval;
+  double growth_tracker; /* good updates since the scale last changed */
+  bool enabled;          /* false: scale hands its argument back, step steps, the others do nothing */
+} tl_scaler_state;
+
+typedef struct tl_scaler tl_scaler;
+
+TL_API void tl_scaler_defaults(tl_scaler_state *state); /* 65536, 2, 0.5, 2000, 0, true */
+TL_API tl_status tl_scaler_new(const tl_scaler_state *state, tl_scaler **out);
+TL_API void tl_scaler_free(tl_scaler *s); /* NULL is fine */
+TL_API void tl_scaler_get(const tl_scaler *s, tl_scaler_state *state);
+/* TL_ERR_VALUE names a value out of its domain. What was recorded since the last update stays; `enabled` is fixed. */
+TL_API tl_status tl_scaler_set(tl_scaler *s, const tl_scaler_state *state);
+TL_API tl_status tl_scaler_scale(const tl_scaler *s, tl_tensor *x, tl_tensor **out); /* x * scale, recorded */
+/* Divides the gradients of o's parameters by the scale, for clipping between that and the step. TL_ERR_STATE: a second
+ * time, or after the step; TL_ERR_DTYPE: a float16 gradient (parameters and gradients stay float32). */
+TL_API tl_status tl_scaler_unscale(tl_scaler *s, tl_optimizer *o);
+/* Unscales if that was not done yet, then steps if all gradients are finite. *stepped (may be NULL): did it?
+ * TL_ERR_STATE: a second time before the update, or no parameter has a gradient. */
+TL_API tl_status tl_scaler_step(tl_scaler *s, tl_optimizer *o, bool *stepped);
+/* The scale for the next iteration; new_scale (nan: by the rule) sets it. TL_ERR_STATE: nothing was unscaled before. */
+TL_API tl_status tl_scaler_update(tl_scaler *s, double new_scale);
 
 /* ---- learning-rate schedules (engine/train/scheduler.c, schedules.c) ------------------------------------------- */
 

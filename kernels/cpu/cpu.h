@@ -26,6 +26,7 @@
 #define tl_cpu_span_norm TL_ISA_NAME(tl_cpu_span_norm)
 #define tl_cpu_span_scale TL_ISA_NAME(tl_cpu_span_scale)
 #define tl_cpu_span_clamp TL_ISA_NAME(tl_cpu_span_clamp)
+#define tl_cpu_span_unscale TL_ISA_NAME(tl_cpu_span_unscale)
 #define tl_cpu_conv_forward TL_ISA_NAME(tl_cpu_conv_forward)
 #define tl_cpu_conv_backward TL_ISA_NAME(tl_cpu_conv_backward)
 
@@ -82,6 +83,7 @@ tl_status tl_cpu_update(int n, const tl_update *list);
 tl_status tl_cpu_span_norm(int n, const tl_span *list, double p, double *result);
 tl_status tl_cpu_span_scale(int n, const tl_span *list, double factor);
 tl_status tl_cpu_span_clamp(int n, const tl_span *list, double limit);
+tl_status tl_cpu_span_unscale(int n, const tl_span *list, const float *inverse, float *found);
 tl_status tl_cpu_conv_forward(const tl_convolution *c, const void *x, const void *w, const void *bias, void *y);
 tl_status tl_cpu_conv_backward(const tl_convolution *c, const void *x, const void *w, const void *dy, void *dx, void *dw,
                                void *dbias);

@@ -5,6 +5,7 @@
 
 #include "convert.h"
 #include "update.h"
+#include "words.h"
 
 /* NAME_run(c, n, p, g, a, b, d): a rule over contiguous elements. */
 #define STATE_0(i)
@@ -33,7 +34,7 @@ static void (*const run_f64[])(const f64_coefficients *, int64_t, double *, cons
 
 #define AT(T, pointer) ((pointer) == NULL ? NULL : (T *)(pointer) + first)
 
-/* float16 and bfloat16: the master moves, the parameter becomes its rounding. A parameter that is no longer the
+/* float16 and bfloat16 with a master: it moves, the parameter becomes its rounding. A parameter that is no longer the
  * rounding of its master was changed from outside: it starts again from there. */
 static void update_low(const tl_update *u, int64_t first, int64_t n) {
   const f32_coefficients c = f32_narrow(u->by);
@@ -54,6 +55,34 @@ static void update_low(const tl_update *u, int64_t first, int64_t n) {
   }
 }
 
+/* Adds 16 random bits to the 16 that bfloat16 drops: the carry comes with the probability of their share of a step.
+ * What is not finite gets none; a nan whose fraction is all in the dropped bits keeps one above. */
+static void store_stochastic(uint16_t *to, const float *x, const uint32_t *random, int n) {
+#pragma omp simd
+  for (int i = 0; i < n; i++) {
+    uint32_t bits;
+    memcpy(&bits, &x[i], sizeof bits);
+    const uint32_t finite = (bits & 0x7f800000u) != 0x7f800000u, nan = (bits & 0x7fffffffu) > 0x7f800000u;
+    bits += finite * (random[i] >> 16);
+    to[i] = (uint16_t)(bits >> 16 | nan << 6);
+  }
+}
+
+/* bfloat16 without a master: the result itself is rounded, up or down at random. */
+static void update_stochastic(const tl_update *u, int64_t first, int64_t n) {
+  const f32_coefficients c = f32_narrow(u->by);
+  float p[TL_CHUNK], g[TL_CHUNK];
+  uint32_t buffer[TL_CHUNK + 4];
+  for (int64_t end = first + n; first < end; first += TL_CHUNK) {
+    int m = end - first < TL_CHUNK ? (int)(end - first) : TL_CHUNK;
+    uint16_t *param = (uint16_t *)u->param + first;
+    tl_load_f32(g, u->dtype, (const char *)u->grad + first * 2, 2, m);
+    tl_load_f32(p, u->dtype, (const char *)param, 2, m);
+    run_f32[u->rule](&c, m, p, g, AT(float, u->state[0]), AT(float, u->state[1]), AT(float, u->state[2]));
+    store_stochastic(param, p, tl_words(buffer, u->seed, u->offset + (uint64_t)first, m), m);
+  }
+}
+
 static void update_range(const tl_update *u, int64_t first, int64_t n) {
   if (u->dtype == TL_FLOAT32) {
     const f32_coefficients c = f32_narrow(u->by);
@@ -63,8 +92,10 @@ static void update_range(const tl_update *u, int64_t first, int64_t n) {
     const f64_coefficients c = f64_narrow(u->by);
     run_f64[u->rule](&c, n, (double *)u->param + first, (const double *)u->grad + first, AT(double, u->state[0]),
                      AT(double, u->state[1]), AT(double, u->state[2]));
-  } else {
+  } else if (u->master != NULL) {
     update_low(u, first, n);
+  } else {
+    update_stochastic(u, first, n);
   }
 }
 

@@ -8,41 +8,15 @@
 #include "convert.h"
 #include "core/memory.h"
 #include "philox.h"
-
-#define BLOCKS (TL_CHUNK / 4) /* Philox blocks of a chunk */
-
-/* All words of `n` blocks from counter `first` on; n <= BLOCKS. */
-static void blocks_of(uint32_t *restrict out, uint64_t seed, uint64_t first, int n) {
-  uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32), low = (uint32_t)first, high = (uint32_t)(first >> 32);
-  uint32_t w[4][BLOCKS];
-#pragma omp simd
-  for (int i = 0; i < n; i++) {
-    uint32_t c0 = low + (uint32_t)i, c1 = high + (c0 < low);
-    tl_philox_words(k0, k1, c0, c1, &w[0][i], &w[1][i], &w[2][i], &w[3][i]);
-  }
-  for (int i = 0; i < n; i++)
-    for (int k = 0; k < 4; k++) out[4 * i + k] = w[k][i];
-}
-
-/* Numbers first..first+n-1 of the stream as raw words; n <= TL_CHUNK. Returns where they begin in `buffer`, which has
- * room for a block more. `first` is rounded down to a block. */
-static const uint32_t *words(uint32_t buffer[TL_CHUNK + 4], uint64_t seed, uint64_t first, int n) {
-  int skip = (int)(first % 4), blocks = (skip + n + 3) / 4;
-  blocks_of(buffer, seed, first / 4, blocks < BLOCKS ? blocks : BLOCKS);
-  if (blocks > BLOCKS) {
-    tl_philox last = tl_philox_block(seed, first / 4 + BLOCKS);
-    memcpy(buffer + TL_CHUNK, last.word, sizeof last.word);
-  }
-  return buffer + skip;
-}
+#include "words.h"
 
 /* Normal numbers of the same places. */
 static const float *normals(float buffer[TL_CHUNK + 4], uint64_t seed, uint64_t first, int n) {
   uint32_t raw[TL_CHUNK + 4];
   int skip = (int)(first % 4), pairs = ((skip + n + 3) / 4) * 2;
-  words(raw, seed, first - (uint64_t)skip, skip + n < TL_CHUNK ? skip + n : TL_CHUNK);
+  tl_words(raw, seed, first - (uint64_t)skip, skip + n < TL_CHUNK ? skip + n : TL_CHUNK);
   if (skip + n > TL_CHUNK) {
-    tl_philox last = tl_philox_block(seed, first / 4 + BLOCKS);
+    tl_philox last = tl_philox_block(seed, first / 4 + TL_WORD_BLOCKS);
     memcpy(raw + TL_CHUNK, last.word, sizeof last.word);
   }
 #pragma omp simd
@@ -71,7 +45,7 @@ static void chunk_f32(float *out, int kind, uint64_t seed, uint64_t first, int n
     return;
   }
   uint32_t buffer[TL_CHUNK + 4];
-  const uint32_t *w = words(buffer, seed, first, n);
+  const uint32_t *w = tl_words(buffer, seed, first, n);
   if (kind == TL_RANDOM_UNIFORM) {
     const float range = q - p;
     for (int i = 0; i < n; i++) {
@@ -91,7 +65,7 @@ static void chunk_f64(double *out, int kind, uint64_t seed, uint64_t first, int 
     return;
   }
   uint32_t buffer[TL_CHUNK + 4];
-  const uint32_t *w = words(buffer, seed, first, n);
+  const uint32_t *w = tl_words(buffer, seed, first, n);
   const uint64_t range = kind == TL_RANDOM_INTEGER ? (uint64_t)(q - p) : 0;
   switch (kind) {
     case TL_RANDOM_UNIFORM: {
@@ -173,7 +147,7 @@ tl_status tl_cpu_random(int kind, const tl_iter *it, uint64_t seed, uint64_t off
     for (; first < end; first += TL_CHUNK) {                                                                 \
       int n = end - first < TL_CHUNK ? (int)(end - first) : TL_CHUNK;                                        \
       bool direct = sizeof(T) == (size_t)size;                                                               \
-      const uint32_t *w = words(raw, seed, offset + (uint64_t)first, n);                                     \
+      const uint32_t *w = tl_words(raw, seed, offset + (uint64_t)first, n);                                     \
       const T *from = direct ? (const T *)(x + first * size) : buffer;                                       \
       T *to = direct ? (T *)(y + first * size) : buffer;                                                     \
       if (!direct) tl_load_##NAME(buffer, dtype, x + first * size, size, n);                                 \
@@ -203,7 +177,7 @@ tl_status tl_cpu_permutation(int64_t n, uint64_t seed, uint64_t offset, int64_t 
   for (int64_t i = 0; i < n; i++) out[i] = i;
   for (int64_t i = 0; i < n; i++) {
     int k = (int)(i % (TL_CHUNK / 2));
-    if (k == 0) words(raw, seed, offset + 2 * (uint64_t)i, TL_CHUNK);
+    if (k == 0) tl_words(raw, seed, offset + 2 * (uint64_t)i, TL_CHUNK);
     int64_t last = n - 1 - i, j = (int64_t)(tl_unit_f64(raw[2 * k], raw[2 * k + 1]) * (double)(last + 1));
     int64_t swap = out[last];
     out[last] = out[j];

@@ -1,4 +1,4 @@
-/* span.c: lists of gradients: their norm, scaling, clamping. */
+/* span.c: lists of gradients: their norm, scaling, clamping, unscaling with a look at what is finite. */
 #include "cpu.h"
 
 #include <math.h>
@@ -168,3 +168,68 @@ static tl_status change(int what, int n, const tl_span *list, double value) {
 
 tl_status tl_cpu_span_scale(int n, const tl_span *list, double factor) { return change(SCALE, n, list, factor); }
 tl_status tl_cpu_span_clamp(int n, const tl_span *list, double limit) { return change(CLAMP, n, list, limit); }
+
+/* ---- unscaling ---- */
+
+/* x *= v; is a result not finite? Its exponent bits are all ones then, which is more than any other float's. */
+static bool unscale_f32(float *x, int64_t n, float v) {
+  uint32_t top = 0;
+#pragma omp simd reduction(max : top)
+  for (int64_t i = 0; i < n; i++) {
+    const float y = x[i] * v;
+    uint32_t bits;
+    memcpy(&bits, &y, sizeof bits);
+    bits &= 0x7fffffffu;
+    top = bits > top ? bits : top;
+    x[i] = y;
+  }
+  return top >= 0x7f800000u;
+}
+
+static bool unscale_f64(double *x, int64_t n, double v) {
+  uint64_t top = 0;
+#pragma omp simd reduction(max : top)
+  for (int64_t i = 0; i < n; i++) {
+    const double y = x[i] * v;
+    uint64_t bits;
+    memcpy(&bits, &y, sizeof bits);
+    bits &= 0x7fffffffffffffffu;
+    top = bits > top ? bits : top;
+    x[i] = y;
+  }
+  return top >= 0x7ff0000000000000u;
+}
+
+static bool unscale_block(const tl_span *s, int64_t first, int64_t n, float v) {
+  if (s->dtype == TL_FLOAT32) return unscale_f32((float *)s->data + first, n, v);
+  if (s->dtype == TL_FLOAT64) return unscale_f64((double *)s->data + first, n, (double)v);
+  float x[TL_CHUNK];
+  bool bad = false;
+  for (int64_t end = first + n; first < end; first += TL_CHUNK) {
+    int m = end - first < TL_CHUNK ? (int)(end - first) : TL_CHUNK;
+    char *data = (char *)s->data + first * 2;
+    tl_load_f32(x, s->dtype, data, 2, m);
+    bad |= unscale_f32(x, m, v);
+    tl_store_f32(data, s->dtype, 2, x, m);
+  }
+  return bad;
+}
+
+tl_status tl_cpu_span_unscale(int n, const tl_span *list, const float *inverse, float *found) {
+  const float v = *inverse;
+  int64_t blocks, elements = elements_of(n, list, &blocks);
+  bool bad = false;
+  if (elements < TL_PARALLEL_MIN) {
+    for (int i = 0; i < n; i++) bad |= unscale_block(&list[i], 0, list[i].n, v);
+  } else {
+#pragma omp parallel reduction(|| : bad)
+    for (int i = 0; i < n; i++) {
+      int64_t count = blocks_of(&list[i]), size = list[i].n;
+#pragma omp for schedule(static) nowait
+      for (int64_t k = 0; k < count; k++)
+        bad = unscale_block(&list[i], k * BLOCK, size - k * BLOCK < BLOCK ? size - k * BLOCK : BLOCK, v) || bad;
+    }
+  }
+  if (bad) *found = 1;
+  return TL_OK;
+}

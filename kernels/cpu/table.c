@@ -18,6 +18,7 @@ const tl_kernels TL_ISA_NAME(tl_cpu_kernels) = {
     .span_norm = tl_cpu_span_norm,
     .span_scale = tl_cpu_span_scale,
     .span_clamp = tl_cpu_span_clamp,
+    .span_unscale = tl_cpu_span_unscale,
     .conv_forward = tl_cpu_conv_forward,
     .conv_backward = tl_cpu_conv_backward,
     .softmax = tl_cpu_softmax,

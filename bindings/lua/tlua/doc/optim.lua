@@ -5,8 +5,9 @@ Optimizers and learning-rate schedules, with PyTorch's names, options and defaul
 local opt = optim.Adam(model:parameters(), {lr=1e-3}); then loss:backward(); opt:step(); opt:zero_grad().
 The first argument is a list of tensors or of groups {params=..., lr=...}; opt.param_groups[i].lr reads and writes the
 option that the next step uses. Methods: step, zero_grad, add_param_group, state_dict, load_state_dict.
-float16 and bfloat16 parameters keep a float32 master copy. Errors: unknown option, value out of its domain, parameter
-that is no floating leaf or is in two groups.]],
+float16 and bfloat16 parameters keep a float32 master copy; with stochastic_rounding=true bfloat16 ones do without: each
+update is rounded up or down at random (numbers of the default generator) so that the mean is right.
+Errors: unknown option, value out of its domain, parameter that is no floating leaf or is in two groups.]],
 
   ["tl.optim.SGD"] = [[
 SGD(params, {lr=1e-3, momentum=0, dampening=0, weight_decay=0, nesterov=false, maximize=false})

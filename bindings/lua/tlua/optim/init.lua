@@ -229,6 +229,7 @@ end
 -- ---- the classes ----
 
 local function define(kind, options)
+  options[#options + 1] = "stochastic_rounding"
   options[#options + 1] = "initial_lr"
   local class = { kind = kind, name = ffi.string(C.tl_optimizer_name(kind)), options = options, has = {}, states = {} }
   for _, name in ipairs(options) do class.has[name] = true end
