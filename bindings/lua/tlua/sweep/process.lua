@@ -223,7 +223,8 @@ function process.spawn(words, changes)
   C.tlua_sweep_attr_setflags(attributes, 2 + 4 + 8) -- SETPGROUP, SETSIGDEF, SETSIGMASK
   local pid = ffi.new("int[1]")
   local env = environment(changes)
-  local status = C.tlua_sweep_spawn(pid, process.program(), actions, attributes, strings(words),
+  -- This very program, even if its file has been replaced meanwhile.
+  local status = C.tlua_sweep_spawn(pid, "/proc/self/exe", actions, attributes, strings(words),
     ffi.cast("char *const *", strings(env)))
   C.tlua_sweep_actions_destroy(actions)
   C.tlua_sweep_attr_destroy(attributes)
