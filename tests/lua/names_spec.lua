@@ -123,6 +123,25 @@ describe("small things of PyTorch", function()
     assert.equal("Dropout(p=0.5, inplace=true)", tostring(drop))
   end)
 
+  it("its keywords work where a number usually stands", function()
+    local x = tl.rand(2, 3, 4)
+    assert.is_true(nn.Softmax { dim = 2 }(x):equal(nn.Softmax(2)(x)))
+    assert.is_true(nn.LogSoftmax { dim = -1 }(x):equal(nn.LogSoftmax(-1)(x)))
+    assert.same({ 2, 12 }, nn.Flatten {}(x).shape)
+    assert.same({ 6, 4 }, nn.Flatten { start_dim = 1, end_dim = 2 }(x).shape)
+    assert.equal("Dropout(p=0.25)", tostring(nn.Dropout { p = 0.25 }))
+    raises("Softmax: there is no option 'axis', did you mean 'dim'?", nn.Softmax, { axis = 1 })
+    raises("Flatten: there is no option 'start', did you mean 'start_dim'?", nn.Flatten, { start = 1 })
+  end)
+
+  it("a module is not a list of parameters", function()
+    for _, name in ipairs { "clip_grad_norm_", "clip_grad_value_", "parameters_to_vector" } do
+      raises(name .. ": parameters are a list of tensors, as model:parameters() gives, got a module", nn.utils[name],
+        nn.Linear(1, 1), 1)
+    end
+    raises("apply: argument 1 must be a function, got a number", function() nn.Linear(1, 1):apply(3) end)
+  end)
+
   it("a tensor is walked row by row", function()
     local sum = 0
     for i, row in ipairs(tl.tensor { { 1, 2 }, { 3, 4 } }) do sum = sum + i * row:sum():item() end

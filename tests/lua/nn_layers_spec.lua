@@ -170,7 +170,8 @@ describe("Dropout", function()
 
   it("takes a probability", function()
     raises("must be a number from 0 to 1, got 2", nn.Dropout, 2)
-    raises("must be a number from 0 to 1, got table", nn.Dropout, {})
+    raises("must be a number from 0 to 1, got half", nn.Dropout, "half")
+    raises("did you mean .inplace.", nn.Dropout, { in_place = true })
   end)
 end)
 

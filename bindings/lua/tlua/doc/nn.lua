@@ -96,7 +96,8 @@ Srivastava et al. 2014.]],
   ["tl.nn.AvgPool2d"] = [[
 nn.AvgPool2d(kernel_size, {stride=kernel_size, padding=0, ceil_mode=false, count_include_pad=true})]],
   ["tl.nn.AdaptiveAvgPool2d"] = "nn.AdaptiveAvgPool2d(size or {H, W}): means over windows that give that size.",
-  ["tl.nn.Flatten"] = "nn.Flatten(first, last): makes dims first (2) to last (-1) one: (N, C, H, W) -> (N, C*H*W).",
+  ["tl.nn.Flatten"] = [[
+nn.Flatten(first, last) or nn.Flatten{start_dim=2, end_dim=-1}: makes these dims one: (N, C, H, W) -> (N, C*H*W).]],
   ["tl.nn.Identity"] = "nn.Identity(): gives back its input.",
   ["tl.nn.Sequential"] = [[
 nn.Sequential(a, b, ...): calls one after the other. seq[1] is a, #seq their number, seq:add(m) appends. In the state
@@ -110,8 +111,8 @@ nn.GELU{approximate="none"}: x Phi(x); "tanh" is GPT-2's approximation. Hendryck
   ["tl.nn.Sigmoid"] = "nn.Sigmoid(): 1 / (1 + exp(-x))",
   ["tl.nn.LeakyReLU"] = "nn.LeakyReLU{negative_slope=0.01}",
   ["tl.nn.ELU"] = "nn.ELU{alpha=1}: x where positive, alpha (exp(x) - 1) elsewhere.",
-  ["tl.nn.Softmax"] = "nn.Softmax(dim): exp(x) / sum of exp(x) along dim; a row of -inf gives zeros.",
-  ["tl.nn.LogSoftmax"] = "nn.LogSoftmax(dim): log of softmax, without overflow.",
+  ["tl.nn.Softmax"] = "nn.Softmax(dim), nn.Softmax{dim=}: exp(x) / sum of exp(x) along dim; a row of -inf gives zeros.",
+  ["tl.nn.LogSoftmax"] = "nn.LogSoftmax(dim) or nn.LogSoftmax{dim=}: log of softmax, without overflow.",
 
   ["tl.nn.MSELoss"] = "nn.MSELoss{reduction=\"mean\"}: (input - target)^2; reduction \"mean\", \"sum\" or \"none\".",
   ["tl.nn.L1Loss"] = "nn.L1Loss{reduction=\"mean\"}: |input - target|",

@@ -93,7 +93,9 @@ end
 function ELU:extra_repr() return ("alpha=%g"):format(self.alpha) end
 
 local function set_dim(name)
-  return function(self, dim)
+  return function(self, dim, extra)
+    base.no_more(name, extra)
+    if type(dim) == "table" then dim = base.options(name, dim, { dim = base.optional }).dim end
     self.dim = dim
     rawset(self, "_position", base.position(dim, name))
   end

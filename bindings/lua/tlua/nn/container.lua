@@ -43,8 +43,13 @@ function ModuleList:add(m) return append(self, m, "ModuleList:add") end
 
 local Flatten = Module:extend("Flatten")
 
---- Makes dims first (2) to last (-1) one: (N, C, H, W) -> (N, C*H*W).
+--- Makes dims first (2) to last (-1) one: (N, C, H, W) -> (N, C*H*W). Also as {start_dim=2, end_dim=-1}.
 function Flatten:init(first, last)
+  if type(first) == "table" then
+    base.no_more("Flatten", last)
+    local o = base.options("Flatten", first, { start_dim = 2, end_dim = -1 })
+    first, last = o.start_dim, o.end_dim
+  end
   self.first, self.last = first or 2, last or -1
   rawset(self, "_first", base.position(self.first, "Flatten"))
   rawset(self, "_last", base.position(self.last, "Flatten"))

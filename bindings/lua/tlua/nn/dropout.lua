@@ -8,7 +8,13 @@ local Dropout = Module:extend("Dropout")
 --- In training each element becomes 0 with probability p (0.5), the others are scaled by 1/(1-p); in eval nothing
 --- happens. {inplace=true} writes to the input.
 function Dropout:init(p, options)
-  self.inplace = base.options("Dropout", options, { inplace = false }).inplace
+  if type(p) == "table" then
+    base.no_more("Dropout", options)
+    p, options = nil, p
+  end
+  local o = base.options("Dropout", options, { p = base.optional, inplace = false })
+  self.inplace = o.inplace
+  if p == nil then p = o.p end
   if p == nil then p = 0.5 end
   if type(p) ~= "number" or not (p >= 0 and p <= 1) then
     base.fail("Dropout: the probability must be a number from 0 to 1, got " .. tostring(p))

@@ -197,6 +197,7 @@ function Module:clone() return registry.copy(self, {}) end
 
 --- Calls f(module) for everything below this module, then for itself. Returns the module.
 function Module:apply(f)
+  if type(f) ~= "function" then base.fail("apply: argument 1 must be a function, got " .. base.kind(f)) end
   for _, child in ipairs(self:children()) do child:apply(f) end
   f(self)
   return self

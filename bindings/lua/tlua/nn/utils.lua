@@ -7,7 +7,13 @@ local number, is_tensor = base.number, base.is_tensor
 
 local utils = {}
 
-local function as_list(params) return is_tensor(params) and { params } or params end
+local function as_list(params, op)
+  if is_tensor(params) then return { params } end
+  if type(params) == "table" and params.parameters then
+    fail(op .. ": parameters are a list of tensors, as model:parameters() gives, got a module")
+  end
+  return params
+end
 
 local norm_options = { norm_type = base.optional, error_if_nonfinite = false }
 
@@ -23,7 +29,7 @@ function utils.clip_grad_norm_(params, max_norm, given)
     if type(norm_type) ~= "number" then fail(op .. ": norm_type must be a number or 'inf'") end
     if type(strict) ~= "boolean" then fail(op .. ": error_if_nonfinite must be a boolean, got " .. type(strict)) end
   end
-  local pointers, n = base.tensors(as_list(params), op)
+  local pointers, n = base.tensors(as_list(params, op), op)
   check(C.tl_clip_grad_norm_(n, pointers, max_norm, norm_type, strict, number))
   return number[0]
 end
@@ -32,14 +38,14 @@ end
 function utils.clip_grad_value_(params, value)
   local op = "clip_grad_value_"
   if type(value) ~= "number" then fail(op .. ": the value must be a number, got " .. type(value)) end
-  local pointers, n = base.tensors(as_list(params), op)
+  local pointers, n = base.tensors(as_list(params, op), op)
   check(C.tl_clip_grad_value_(n, pointers, value))
 end
 
 --- All parameters, flattened, one after the other: a 1-d tensor with a gradient path to each.
 function utils.parameters_to_vector(params)
   local op = "parameters_to_vector"
-  params = as_list(params)
+  params = as_list(params, op)
   base.tensors(params, op)
   if #params == 0 then fail(op .. ": the list of parameters is empty") end
   local flat = {}
@@ -51,7 +57,7 @@ end
 function utils.vector_to_parameters(vector, params)
   local op = "vector_to_parameters"
   base.check_tensor(vector, op, 1)
-  params = as_list(params)
+  params = as_list(params, op)
   base.tensors(params, op)
   local total = 0
   for _, p in ipairs(params) do total = total + C.tl_numel(p) end
