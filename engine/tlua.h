@@ -407,6 +407,21 @@ TL_API void tl_autocast_leave(int former);
 TL_API bool tl_autocast_enabled(int kind);
 TL_API int tl_autocast_dtype(int kind); /* of the innermost block; outside bfloat16 (cpu), float16 (cuda) */
 
+/* ---- traces (engine/autograd/trace.c) ------------------------------------------------------------------------------ */
+
+/* The operations that this thread records while a trace runs, in order: how a model is wired. Tensors are held, so their
+ * addresses stay told apart; an in-place operation has its target among inputs and outputs. */
+typedef struct tl_trace tl_trace;
+TL_API tl_status tl_trace_begin(tl_trace **out); /* TL_ERR_STATE when one runs */
+TL_API tl_status tl_trace_end(tl_trace *trace);  /* nothing is added from now on */
+TL_API void tl_trace_free(tl_trace *trace);
+TL_API int tl_trace_length(const tl_trace *trace);          /* also while it runs */
+TL_API const char *tl_trace_op(const tl_trace *trace, int i); /* "conv2d"; NULL past the end */
+TL_API int tl_trace_inputs(const tl_trace *trace, int i);
+TL_API int tl_trace_outputs(const tl_trace *trace, int i);
+/* Tensor k of operation i: its inputs, then its outputs. NULL for an absent one. */
+TL_API tl_status tl_trace_tensor(const tl_trace *trace, int i, int k, tl_tensor **out);
+
 /* ---- gradients of a parameter list (engine/train/clip.c) ---------------------------------------------------------- */
 
 TL_API tl_status tl_clip_grad_norm_(int n, tl_tensor *const *params, double max_norm, double norm_type,

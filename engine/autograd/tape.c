@@ -6,6 +6,7 @@
 #include "autograd/hook.h"
 #include "autograd/inplace.h"
 #include "autograd/sink.h"
+#include "autograd/trace.h"
 #include "core/memory.h"
 
 static TL_HOT_THREAD_LOCAL bool grad_enabled = true;
@@ -152,6 +153,7 @@ tl_status tl_record(const tl_node_class *cls, int outputs, tl_tensor *const *out
     out[i]->slot = (uint16_t)i;
     out[i]->requires_grad = true;
   }
+  if (tl_trace_running != NULL) tl_trace_note(cls->name, inputs, in, outputs, out);
   if (node != NULL && n->refs > 1) *node = n; /* borrowed from the outputs */
   tl_node_drop(n);
   return TL_OK;
@@ -242,6 +244,7 @@ tl_status tl_write_begin(tl_write *w, const tl_node_class *cls, tl_tensor *t, in
   TL_TRY(build(cls, 1, inputs, in, saved, save, payload, payload_bytes, &w->node));
   for (int i = 0; i < saved; i++)
     if (save[i] == t) w->node->saved[i].version++; /* of the value that is to come */
+  if (tl_trace_running != NULL) tl_trace_note(t->base != NULL ? "write through a view" : cls->name, inputs, in, 1, &t);
   if (t->base == NULL) return TL_OK;
   tl_status st = tl_view_write(t, w->node, &w->through);
   if (st != TL_OK) {

@@ -1,4 +1,4 @@
-/* train.h: optimizers and learning-rate schedules (a part of tlua.h). */
+/* train.h: optimizers, learning-rate schedules and the choice of what to prune (a part of tlua.h). */
 
 /* ---- optimizers (engine/train/optimizer.c, rules.c) ------------------------------------------------------------ */
 
@@ -163,3 +163,15 @@ TL_API tl_schedule_progress *tl_scheduler_progress(tl_scheduler *s);
 TL_API int tl_scheduler_groups(const tl_scheduler *s);
 TL_API double *tl_scheduler_base_lrs(tl_scheduler *s); /* [groups] what the formulas start from */
 TL_API double *tl_scheduler_last_lrs(tl_scheduler *s); /* [groups] what the last step set */
+
+/* ---- pruning (engine/train/prune.c) ---------------------------------------------------------------------------- */
+
+/* How many of n a fraction (0..1) is: amount * n, rounded half to even, as PyTorch does. */
+TL_API tl_status tl_prune_count(double amount, double n, double *count);
+/* The mask (0 and 1, of the scores' shape, dtype and device) after `count` more elements of a floating tensor went: those
+ * of the smallest |score| among the ones that `mask` (the former mask; NULL: all ones) still has. Of equal ones the first
+ * in row-major order goes first; nan counts as the largest. TL_ERR_VALUE when fewer than `count` are left. */
+TL_API tl_status tl_prune_smallest(tl_tensor *scores, tl_tensor *mask, int64_t count, tl_tensor **out);
+/* The mask that leaves, of every `group` consecutive elements along d, the `keep` of the largest |score|; of equal ones
+ * the last stay, and what `mask` took away stays away. 2 of 4: Mishra et al. 2021. */
+TL_API tl_status tl_prune_groups(tl_tensor *scores, tl_tensor *mask, int d, int keep, int group, tl_tensor **out);

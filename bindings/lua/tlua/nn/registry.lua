@@ -69,17 +69,28 @@ local function place(m, value, site)
   return at
 end
 
-local function remember(m, name, kind, at)
+-- Takes a field off the list; returns where it was.
+local function unlist(m, name)
   local names = m._names
   for i = 1, #names do
     if names[i] == name then
       table.remove(names, i)
-      if at and at > i then at = at - 1 end
-      break
+      return i
     end
   end
-  table.insert(names, at or #names + 1, name)
+end
+
+local function remember(m, name, kind, at)
+  local former = unlist(m, name)
+  if at and former and at > former then at = at - 1 end
+  table.insert(m._names, at or #m._names + 1, name)
   m._kinds[name] = kind
+end
+
+--- Field `name` is nothing that m owns any more; what it holds stays there, as a plain value.
+function registry.forget(m, name)
+  unlist(m, name)
+  m._kinds[name] = nil
 end
 
 --- __newindex of modules: a field's first assignment.

@@ -1,4 +1,4 @@
--- utils.lua: nn.utils: gradients and values of a list of parameters.
+-- utils.lua: nn.utils: gradients and values of a list of parameters; nn.utils.prune when it is asked for.
 local tl = require "tlua"
 local base = require "tlua.base"
 

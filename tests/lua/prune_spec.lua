@@ -1,0 +1,364 @@
+-- nn.utils.prune: masks as PyTorch chooses them, what a pruned module does, schedules, reports, rewinding.
+local tl = require "tlua"
+local nn, optim, prune = tl.nn, tl.optim, tl.nn.utils.prune
+local golden = dofile(debug.getinfo(1, "S").source:match("^@(.*)lua/[^/]*$") .. "golden/prune.lua")
+
+local function linear(weight)
+  local m = nn.Linear(#weight[1], #weight)
+  tl.no_grad(function() m.weight:copy_(tl.tensor(weight)) end)
+  return m
+end
+
+local function conv(weight)
+  local m = nn.Conv2d(#weight[1], #weight, #weight[1][1])
+  tl.no_grad(function() m.weight:copy_(tl.tensor(weight)) end)
+  return m
+end
+
+local function mask_of(m) return m.weight_mask:tolist() end
+
+local function fails(pattern, f, ...)
+  local ok, message = pcall(f, ...)
+  assert.is_false(ok)
+  assert.matches(pattern, message)
+end
+
+describe("masks against PyTorch", function()
+  it("of fractions of single weights", function()
+    for _, percent in ipairs { 0, 25, 35, 50, 100 } do
+      local m = linear(golden.w)
+      assert.equal(m, prune.l1_unstructured(m, "weight", { amount = percent / 100 }))
+      assert.are.same(golden["l1_" .. percent][1], mask_of(m))
+    end
+  end)
+
+  it("of importance scores", function()
+    local m = linear(golden.w)
+    prune.l1_unstructured(m, "weight", { count = 5, importance_scores = tl.tensor(golden.scores) })
+    assert.are.same(golden.l1_scores[1], mask_of(m))
+    m = linear(golden.w)
+    prune.ln_structured(m, "weight", { count = 2, importance_scores = tl.tensor(golden.scores) })
+    assert.are.same(golden.ln_scores[1], mask_of(m))
+  end)
+
+  it("of compositions: a share is a share of what is left", function()
+    local m = linear(golden.w)
+    prune.l1_unstructured(m, "weight", { amount = 0.5 })
+    assert.are.same(golden.composed[1], mask_of(m))
+    prune.l1_unstructured(m, "weight", { amount = 0.5 })
+    assert.are.same(golden.composed[2], mask_of(m))
+    prune.ln_structured(m, "weight", { count = 1 })
+    assert.are.same(golden.composed[3], mask_of(m))
+    m = linear(golden.w)
+    prune.ln_structured(m, "weight", { amount = 0.5, n = 1, dim = 2 })
+    assert.are.same(golden.composed_structured[1], mask_of(m))
+    prune.ln_structured(m, "weight", { amount = 0.5, dim = -1 })
+    assert.are.same(golden.composed_structured[2], mask_of(m))
+    prune.l1_unstructured(m, "weight", { count = 3 })
+    assert.are.same(golden.composed_structured[3], mask_of(m))
+  end)
+
+  it("of channels by any norm along any dim", function()
+    for label, n in pairs { ["1"] = 1, ["2"] = 2, inf = math.huge } do
+      for dim = 1, 4 do
+        local m = conv(golden.k)
+        prune.ln_structured(m, "weight", { amount = 0.5, n = n, dim = dim })
+        assert.are.same(golden["ln_" .. label .. "_" .. dim][1], mask_of(m))
+      end
+    end
+  end)
+
+  it("of several parameters together", function()
+    local a, b = linear(golden.w), linear(golden.v)
+    prune.l1_unstructured(a, "weight", { count = 4 })
+    prune.global_unstructured({ { a, "weight" }, { b, "weight" } }, prune.l1_unstructured, { amount = 0.4 })
+    assert.are.same(golden.global[1], mask_of(a))
+    assert.are.same(golden.global[2], mask_of(b))
+  end)
+end)
+
+describe("amounts", function()
+  local function pruned_of_ten(options)
+    local m = nn.Linear(10, 1)
+    prune.l1_unstructured(m, "weight", options)
+    return 10 - m.weight_mask:sum():item()
+  end
+
+  it("round half to even", function()
+    assert.equal(2, pruned_of_ten { amount = 0.25 })
+    assert.equal(4, pruned_of_ten { amount = 0.35 })
+    assert.equal(10, pruned_of_ten { amount = 1 })
+    assert.equal(0, pruned_of_ten { amount = 0 })
+  end)
+
+  it("count from 0 to all, no further", function()
+    assert.equal(0, pruned_of_ten { count = 0 })
+    assert.equal(10, pruned_of_ten { count = 10 })
+    fails("11 weights cannot be pruned: there are 10 left", pruned_of_ten, { count = 11 })
+    fails("count must not be negative", pruned_of_ten, { count = -1 })
+  end)
+
+  it("must be given, and the message shows how", function()
+    local m = nn.Linear(10, 1)
+    fails('prune.l1_unstructured%(module, "weight", {amount=0.3}%) prunes 30 %%', prune.l1_unstructured, m, "weight")
+    fails('prune.ln_structured%(module, "weight", {count=3}%) prunes 3 channels', prune.ln_structured, m, "weight")
+    fails("prune.l1_unstructured, {amount=0.3}", prune.global_unstructured, { { m, "weight" } })
+    fails('the call is prune.l1_unstructured%(module, "weight", {amount=0.3}%)', prune.l1_unstructured, m,
+      { name = "weight" })
+    fails("a number of weights is {count=3}", prune.l1_unstructured, m, "weight", { amount = 3 })
+    fails("exclude each other", prune.l1_unstructured, m, "weight", { amount = 0.3, count = 3 })
+    fails("did you mean 'amount'", prune.l1_unstructured, m, "weight", { amont = 0.3 })
+    assert.is_false(prune.is_pruned(m))
+  end)
+
+  it("check the other arguments, too", function()
+    local m = nn.Linear(10, 1)
+    fails("has no parameter 'wieght', did you mean 'weight'", prune.l1_unstructured, m, "wieght", { amount = 0.3 })
+    fails("argument 1 must be a module, got nil", prune.l1_unstructured, nil, "weight", { amount = 0.3 })
+    fails("importance_scores are %(2%), weight is %(1x10%)", prune.l1_unstructured, m, "weight",
+      { amount = 0.3, importance_scores = tl.ones(2) })
+    fails("at least 2 dims", prune.ln_structured, m, "bias", { amount = 0.3 })
+    fails("dim 3 of a parameter of %(1x10%)", prune.ln_structured, m, "weight", { amount = 0.3, dim = 3 })
+    fails("the mask is %(2%), weight is %(1x10%)", prune.custom_from_mask, m, "weight", tl.ones(2))
+    fails("the list of parameters is empty", prune.global_unstructured, {}, { amount = 1 })
+    fails("no nn.utils.prune.l2_unstructured, did you mean 'l1_unstructured'",
+      function() return prune.l2_unstructured end)
+    fails("did you mean 'prune'", function() return nn.utils.prun end)
+  end)
+end)
+
+describe("a pruned module", function()
+  local rows = { { 1, 2, 3, 4 }, { -4, -3, -2, -1 } }
+
+  it("has weight_orig, the same Parameter, and weight_mask", function()
+    local m = linear(rows)
+    local p = m.weight
+    prune.l1_unstructured(m, "weight", { count = 3 })
+    assert.is_true(p == m.weight_orig)
+    assert.are.same({ { 0, 0, 3, 4 }, { -4, -3, -2, 0 } }, m.weight:tolist())
+    local keys = {}
+    for key in m:named_parameters() do keys[#keys + 1] = key end
+    for key in m:named_buffers() do keys[#keys + 1] = key end
+    assert.are.same({ "bias", "weight_orig", "weight_mask" }, keys)
+    local state = m:state_dict()
+    assert.is_truthy(state.bias and state.weight_orig and state.weight_mask and not state.weight)
+    tl.no_grad(function() m(tl.ones(1, 4)) end) -- a weight without history is still no parameter
+    assert.equal(2, #m:parameters())
+  end)
+
+  it("computes with the masked weight and sends gradients through the mask", function()
+    local m = linear(rows)
+    prune.l1_unstructured(m, "weight", { count = 3 })
+    m(tl.ones(1, 4)):sum():backward()
+    assert.are.same({ { 0, 0, 1, 1 }, { 1, 1, 1, 0 } }, m.weight_orig.grad:tolist())
+    tl.no_grad(function() m.weight_orig:mul_(2) end)
+    assert.are.same({ { 0, 0, 6, 8 } }, (m(tl.eye(4)):t() - m.bias:unsqueeze(2)):narrow(1, 1, 1):tolist())
+  end)
+
+  it("keeps its zeros through momentum, and loses them after remove", function()
+    local m = linear(rows)
+    local opt = optim.SGD(m:parameters(), { lr = 0.1, momentum = 0.9 })
+    local function step()
+      opt:zero_grad()
+      m(tl.ones(1, 4)):sum():backward()
+      opt:step()
+    end
+    step() -- momentum for all weights
+    prune.l1_unstructured(m, "weight", { count = 3 })
+    for _ = 1, 3 do step() end
+    m(tl.ones(1, 4))
+    assert.equal(3, m.weight:eq(0):sum():item())
+    local p = m.weight_orig
+    prune.remove(m, "weight")
+    assert.is_true(p == m.weight)
+    assert.equal(3, m.weight:eq(0):sum():item())
+    assert.is_true(m.weight.requires_grad and m.weight.is_leaf)
+    assert.is_nil(rawget(m, "weight_orig"))
+    assert.is_nil(rawget(m, "weight_mask"))
+    assert.is_false(prune.is_pruned(m))
+    step()
+    assert.equal(0, m.weight:eq(0):sum():item())
+    fails("'weight' of Linear%(4, 2%) is not pruned", prune.remove, m, "weight")
+  end)
+
+  it("is cloned with its masks", function()
+    local m = nn.Sequential(linear(rows), nn.ReLU())
+    prune.l1_unstructured(m[1], "weight", { count = 3 })
+    local copy = m:clone()
+    prune.l1_unstructured(copy[1], "weight", { count = 1 })
+    assert.equal(3, m[1].weight_mask:eq(0):sum():item())
+    assert.equal(4, copy[1].weight_mask:eq(0):sum():item())
+    tl.no_grad(function() copy[1].weight_orig:fill_(1) end)
+    assert.are.same({ { 2, 2 } }, (copy[1](tl.ones(1, 4)) - copy[1].bias):tolist())
+    prune.remove(copy[1], "weight")
+    assert.is_true(prune.is_pruned(m))
+    assert.is_false(prune.is_pruned(copy))
+  end)
+
+  it("is saved and loaded", function()
+    local path = os.tmpname()
+    local m, other = linear(rows), linear { { 0, 0, 0, 0 }, { 1, 1, 1, 1 } }
+    prune.l1_unstructured(m, "weight", { count = 3 })
+    tl.save(path, m:state_dict())
+    fails("missing keys .weight.; unexpected keys .weight_mask., .weight_orig.", other.load_state_dict, other,
+      tl.load(path))
+    prune.identity(other, "weight")
+    other:load_state_dict(tl.load(path))
+    os.remove(path)
+    local x = tl.randn(3, 4)
+    assert.is_true(tl.allclose(m(x), other(x)))
+    assert.equal(3, other.weight:eq(0):sum():item())
+  end)
+
+  it("changes dtype like any other, and prunes in it", function()
+    for _, dtype in ipairs { "float64", "float16", "bfloat16" } do
+      local m = linear(rows):to(dtype)
+      prune.l1_unstructured(m, "weight", { count = 3 })
+      prune.ln_structured(m, "weight", { count = 1 })
+      assert.equal(dtype, m.weight_mask.dtype)
+      assert.are.same({ { 0, 0, 0, 0 }, { -4, -3, -2, 0 } }, m.weight:tolist())
+      m:float()
+      assert.equal("float32", m(tl.ones(1, 4)).dtype)
+    end
+  end)
+
+  it("keeps the user's hooks", function()
+    local m, calls = linear(rows), 0
+    m:register_forward_pre_hook(function() calls = calls + 1 end)
+    prune.identity(m, "weight")
+    prune.identity(m, "bias")
+    m(tl.ones(1, 4))
+    prune.remove(m, "weight")
+    prune.remove(m, "bias")
+    m(tl.ones(1, 4))
+    assert.equal(2, calls)
+    assert.equal(1, #m._hooks.before)
+  end)
+end)
+
+describe("other prunings", function()
+  it("identity prunes nothing", function()
+    local m = linear { { 1, 2 } }
+    prune.identity(m, "weight")
+    assert.is_true(prune.is_pruned(nn.Sequential(m)))
+    assert.are.same({ { 1, 1 } }, mask_of(m))
+  end)
+
+  it("custom_from_mask adds to what is masked already", function()
+    local m = linear { { 1, 2, 3 } }
+    prune.custom_from_mask(m, "weight", tl.tensor { { 0, 1, 1 } })
+    prune.custom_from_mask(m, "weight", tl.tensor { { 1, 1, 0 } })
+    assert.are.same({ { 0, 1, 0 } }, mask_of(m))
+  end)
+
+  it("random ones prune just so many, the same for the same seed", function()
+    local function masks(seed)
+      tl.manual_seed(seed)
+      local a, b = nn.Linear(10, 10), nn.Conv2d(8, 6, 3)
+      prune.random_unstructured(a, "weight", { amount = 0.37 })
+      prune.random_structured(b, "weight", { count = 3, dim = 2 })
+      return a.weight_mask, b.weight_mask
+    end
+    local a, b = masks(1)
+    local a2, b2 = masks(1)
+    assert.equal(63, a:sum():item())
+    local channels = b:sum { 1, 3, 4 }
+    assert.equal(3, channels:eq(0):sum():item())
+    assert.equal(5, channels:eq(54):sum():item())
+    assert.is_true(a:eq(a2):all():item() ~= 0 and b:eq(b2):all():item() ~= 0)
+    assert.is_true(a:eq((masks(2))):all():item() == false or a:eq((masks(2))):all():item() == 0)
+  end)
+
+  it("two_four keeps two of every four along the input dim", function()
+    local m = linear { { 1, -4, 3, 2, 5, 5, 5, 5 }, { 0, 0, 0, 1, -1, 2, -3, 4 } }
+    prune.two_four(m, "weight")
+    assert.are.same({ { 0, 1, 1, 0, 0, 0, 1, 1 }, { 0, 0, 1, 1, 0, 0, 1, 1 } }, mask_of(m))
+    local c = nn.Conv2d(8, 4, 3)
+    prune.two_four(c, "weight")
+    assert.is_true(c.weight_mask:reshape(4, 2, 4, 9):sum(3):eq(2):all():item() ~= false)
+    fails("dim 2 of %(3x6%) is not a multiple of 4", prune.two_four, nn.Linear(6, 3), "weight")
+  end)
+
+  it("equal weights go from the first on", function()
+    local m = linear { { 2, 1, 1, 1, 2, 1 } }
+    prune.l1_unstructured(m, "weight", { count = 3 })
+    assert.are.same({ { 1, 0, 0, 0, 1, 1 } }, mask_of(m))
+  end)
+end)
+
+describe("prune.schedule.cubic", function()
+  it("follows Zhu & Gupta's formula", function()
+    local s = prune.schedule.cubic { start = 10, stop = 110, final = 0.9, initial = 0.1, every = 20 }
+    assert.equal(0.1, s:at(10))
+    assert.equal(0.9, s:at(110))
+    assert.equal(0.9, s:at(1000))
+    assert.is_true(math.abs(s:at(60) - (0.9 - 0.8 * 0.125)) < 1e-12)
+  end)
+
+  it("prunes at its steps, to its sparsity", function()
+    local m = nn.Linear(20, 10)
+    local s = prune.schedule.cubic { start = 0, stop = 10, final = 0.8, every = 4 }
+    local seen = {}
+    for step = 1, 12 do
+      if s:step { { m, "weight" } } then seen[#seen + 1] = ("%d:%d"):format(step, m.weight_mask:eq(0):sum():item()) end
+    end
+    assert.are.same({ "4:125", "8:159", "10:160" }, seen)
+  end)
+
+  it("prunes channels, and goes on where it was saved", function()
+    local m = nn.Linear(20, 10)
+    local function new() return prune.schedule.cubic { stop = 4, final = 0.5, method = prune.ln_structured } end
+    local s = new()
+    s:step { { m, "weight" } }
+    local other = new()
+    other:load_state_dict(s:state_dict())
+    for _ = 2, 4 do other:step { { m, "weight" } } end
+    assert.equal(5, m.weight_mask:any(2):eq(0):sum():item())
+  end)
+
+  it("checks its options", function()
+    fails("start < stop", prune.schedule.cubic, { start = 5, stop = 5, final = 0.5 })
+    fails("final is a sparsity from 0 to 1, got 50", prune.schedule.cubic, { stop = 5, final = 50 })
+    fails("stop must be an integer", prune.schedule.cubic, { final = 0.5 })
+  end)
+end)
+
+describe("reports", function()
+  it("sparsity counts the zeros of every parameter", function()
+    local m = nn.Sequential(linear { { 1, 0, 3, 4 } }, nn.ReLU(), nn.Linear(1, 2))
+    prune.l1_unstructured(m[1], "weight", { count = 2 })
+    local r = prune.sparsity(m)
+    assert.equal("0.weight", r[2].name)
+    assert.equal(2, r[2].zeros)
+    assert.equal(0.5, r[2].sparsity)
+    assert.is_true(r[2].pruned and not r[3].pruned)
+    assert.equal(9, r.total)
+    assert.matches("0.weight%s+2 of%s+4 zero%s+50.00 %%  pruned", tostring(r))
+  end)
+
+  it("sensitivity prunes copies, layer by layer", function()
+    local m = nn.Sequential(linear { { 1, 2 }, { 3, 4 } }, linear { { 1, 1 } })
+    local rows = prune.sensitivity(m, function(copy)
+      copy(tl.ones(1, 2))
+      return copy[1].weight:sum():item() + 100 * copy[2].weight:sum():item()
+    end, { amounts = { 0.5, 1 } })
+    assert.equal(210, rows.unpruned)
+    assert.are.same({ { name = "0.weight", [0.5] = 207, [1] = 200 }, { name = "1.weight", [0.5] = 110, [1] = 10 } },
+      { rows[1], rows[2] })
+    assert.is_false(prune.is_pruned(m))
+    assert.matches("1.weight%s+110%s+10", tostring(rows))
+  end)
+
+  it("rewind gives the first weights back and keeps the masks", function()
+    local m = nn.Sequential(linear { { 1, 2, 3 } })
+    local before = m:clone():state_dict()
+    tl.no_grad(function() m[1].weight:copy_(tl.tensor { { 9, 5, 7 } }) end)
+    prune.l1_unstructured(m[1], "weight", { count = 1 })
+    prune.rewind(m, before)
+    assert.are.same({ { 1, 0, 3 } }, m[1].weight:tolist())
+    prune.rewind(m, m:clone():state_dict())
+    fails("the state has no tensor '0.bias'", prune.rewind, m, { ["0.weight"] = tl.ones(1, 3) })
+    fails("'0.weight' is %(1x3%) here and %(3%) in the state", prune.rewind, m,
+      { ["0.weight"] = tl.ones(3), ["0.bias"] = tl.ones(1) })
+  end)
+end)
