@@ -208,9 +208,10 @@ TL_FN double f64_clamp(double x, double lo, double hi) {
   double y = x < lo ? lo : x;
   return y > hi ? hi : y;
 }
+/* A bound beyond the integers is the last of them: x < lo at 2^63 and more, x > hi below -2^63. */
 TL_FN int64_t i64_clamp(int64_t x, double lo, double hi) {
-  int64_t y = (double)x < lo ? (int64_t)lo : x;
-  return (double)y > hi ? (int64_t)hi : y;
+  int64_t y = (double)x >= lo || lo != lo ? x : lo >= 9223372036854775808.0 ? INT64_MAX : (int64_t)lo;
+  return (double)y <= hi || hi != hi ? y : hi < -9223372036854775808.0 ? INT64_MIN : (int64_t)hi;
 }
 
 TL_FN double f64_pow(double a, double b) { return b == 2.0 ? a * a : pow(a, b); }

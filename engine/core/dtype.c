@@ -54,9 +54,10 @@ int tl_result_type(const tl_tensor *a, const tl_tensor *b) {
   return tl_promote(a->dtype, b->dtype);
 }
 
+bool tl_is_whole(double s) { return s >= -9007199254740992.0 && s <= 9007199254740992.0 && s == (double)(int64_t)s; }
+
 int tl_result_type_scalar(const tl_tensor *t, double s) {
   if (tl_is_floating(t->dtype)) return t->dtype;
-  bool integral = s >= -9007199254740992.0 && s <= 9007199254740992.0 && s == (double)(int64_t)s;
-  if (!integral) return TL_FLOAT32;
+  if (!tl_is_whole(s)) return TL_FLOAT32;
   return t->dtype == TL_BOOL ? TL_INT64 : t->dtype;
 }

@@ -113,6 +113,8 @@ tl_status tl_broadcast(const char *op, const tl_tensor *a, const tl_tensor *b, i
 int tl_result_type(const tl_tensor *a, const tl_tensor *b);
 /* The dtype of a tensor combined with a number (an integral number counts as an integer). */
 int tl_result_type_scalar(const tl_tensor *t, double s);
+/* Is s an integer that a double tells from its neighbours (at most 2^53)? */
+bool tl_is_whole(double s);
 /* Fills contiguous and numel from shape and strides. */
 void tl_tensor_set_layout(tl_tensor *t);
 /* Do two elements of t share an address (expanded dims)? Then it must not be written in place. */

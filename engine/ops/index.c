@@ -192,7 +192,7 @@ tl_status tl_index_add_(tl_tensor *x, int d, tl_tensor *ids, tl_tensor *src, dou
   TL_TRY(check_id_list("index_add_", ids));
   TL_TRY(check_adds("index_add_", x, src));
   TL_TRY(check_rows(x, d, ids, src));
-  if (!tl_is_floating(x->dtype) && alpha != (double)(int64_t)alpha)
+  if (!tl_is_floating(x->dtype) && !tl_is_whole(alpha))
     return TL_FAIL(TL_ERR_VALUE, "index_add_", "alpha %g is no integer, and the tensor is %s", alpha,
                    tl_dtype_name(x->dtype));
   tl_tensor *checked, *in[2] = {x, src};

@@ -313,7 +313,7 @@ static tl_status check_addmm(tl_tensor *c, tl_tensor *a, tl_tensor *b, double be
   if (!fits(c, a->shape[0], b->shape[1]))
     return TL_FAIL(TL_ERR_SHAPE, "addmm", "%s does not broadcast to the product's (%lldx%lld)", tl_shape_of(c),
                    (long long)a->shape[0], (long long)b->shape[1]);
-  if (!tl_is_floating(a->dtype) && (beta != (double)(int64_t)beta || alpha != (double)(int64_t)alpha))
+  if (!tl_is_floating(a->dtype) && (!tl_is_whole(beta) || !tl_is_whole(alpha)))
     return TL_FAIL(TL_ERR_VALUE, "addmm", "alpha and beta must be whole numbers for %s tensors",
                    tl_dtype_name(a->dtype));
   return TL_OK;

@@ -148,7 +148,7 @@ static tl_status combine(int fn, const tl_node_class *cls, int n, tl_tensor *con
   for (int i = 1; i < n; i++) TL_TRY(tl_check_same_device(cls->name, in[0], in[i]));
   if (n == 3) dtype = tl_promote(dtype, in[2]->dtype);
   bool integers = fn == TL_FN_add_scaled || fn == TL_FN_addcmul;
-  if (!tl_is_floating(dtype) && (!integers || value != (double)(int64_t)value)) dtype = TL_FLOAT32;
+  if (!tl_is_floating(dtype) && (!integers || !tl_is_whole(value))) dtype = TL_FLOAT32;
   tl_tensor *y;
   TL_TRY(tl_empty(frame.ndim, frame.shape, dtype, in[0]->device, &y));
   tl_status st = run_into(fn, cls->name, y, tl_compute_type(dtype), n, in, NULL, value);

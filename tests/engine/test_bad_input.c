@@ -347,6 +347,25 @@ START_TEST(numbers_for_integer_tensors) {
 }
 END_TEST
 
+START_TEST(values_that_are_not_there) {
+  make_operands();
+  double value, values[12];
+  const int64_t inside[2] = {2, -1}, outside[2] = {3, 0}, before[2] = {0, -5};
+  ck_ok(tl_get(x, 2, inside, &value));
+  bad(tl_get(x, 2, outside, &value), TL_ERR_INDEX, "(3x4)");
+  bad(tl_get(x, 2, before, &value), TL_ERR_INDEX, "(3x4)");
+  bad(tl_get(x, 1, inside, &value), TL_ERR_INDEX, "(3x4)");
+  bad(tl_get(x, -1, inside, &value), TL_ERR_INDEX, "(3x4)");
+  bad(tl_item(x, &value), TL_ERR_SHAPE, "(3x4)");
+  bad(tl_to_doubles(x, 11, values), TL_ERR_VALUE, "11");
+  bad(tl_from_doubles(SHAPE(2, -6), TL_FLOAT32, TL_CPU, values, &y), TL_ERR_SHAPE, "-6");
+  bad(tl_from_memory(SHAPE(HUGE_SIZE, 8), TL_FLOAT32, TL_CPU, values, &y), TL_ERR_SHAPE, "too big");
+  bad(tl_from_memory(SHAPE(3), 9, TL_CPU, values, &y), TL_ERR_DTYPE, "9");
+  ck_assert(isnan(tl_size(x, 2)) && isnan(tl_size(x, -1)));
+  free_operands();
+}
+END_TEST
+
 START_TEST(matrices_and_images_that_do_not_fit) {
   make_operands();
   static const int64_t one[2] = {1, 1}, none[2] = {0, 0}, minus[2] = {-1, 1}, big[2] = {INT64_MAX, INT64_MAX}, half[2] = {HUGE_SIZE, 1};
@@ -455,4 +474,4 @@ START_TEST(what_the_tape_refuses) {
 END_TEST
 
 TEST_MAIN("bad input", other_dtypes, other_shapes, ids_that_name_nothing, dims_out_of_range, lists_of_dims, shapes_that_are_none,
-          positions_and_numbers_out_of_range, numbers_for_integer_tensors, matrices_and_images_that_do_not_fit, what_the_tape_refuses)
+          positions_and_numbers_out_of_range, numbers_for_integer_tensors, values_that_are_not_there, matrices_and_images_that_do_not_fit, what_the_tape_refuses)
