@@ -44,6 +44,15 @@ describe("examples/article #once", function()
     assert.is_true(math.abs(numbers_after(text, "bias")[1] - 3) < 0.05)
   end)
 
+  it("2-mixed-precision.lua learns the weights in float16", function()
+    local _, text = run "article/2-mixed-precision.lua"
+    local losses = numbers_after(text, "mean loss")
+    assert.is_true(losses[10] < 0.02 and losses[1] > 1)
+    assert.matches("products in float16, weights in float32, gradients in float32", text)
+    assert.is_true(tonumber(text:match("(%d+) steps skipped")) > 0, text)
+    assert.is_true(numbers_after(text, "error of a weight")[1] < 0.05)
+  end)
+
   it("4-batch-norm.lua learns faster with the layer than without", function()
     local _, text = run "article/4-batch-norm.lua"
     local plain, normalised = numbers_after(text, "without batch norm")[1], numbers_after(text, "with it")[1]
@@ -63,13 +72,27 @@ describe("examples/article #once", function()
     local file = assert(io.open(examples .. "README.md"))
     local readme = file:read("*a")
     file:close()
-    for _, name in ipairs { "1-parallel", "4-batch-norm", "5-adaptive-lr" } do
+    for _, name in ipairs { "1-parallel", "2-mixed-precision", "4-batch-norm", "5-adaptive-lr" } do
       for _, line in ipairs((run("article/" .. name .. ".lua"))) do
         for part in line:gmatch("[^\n]+") do
           local words = part:gsub("%-?%d+%.%d+", "") -- rounding differs between kernel sets
           assert.is_truthy(readme:gsub("%-?%d+%.%d+", ""):find(words, 1, true), part)
         end
       end
+    end
+  end)
+end)
+
+describe("examples/amp.lua #once", function()
+  it("compares the three types", function()
+    if not exists "/usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.gz" then
+      return pending "needs dataset-fashion-mnist"
+    end
+    local _, text = run("amp.lua", "--limit", "512", "--epochs", "1", "--device", "cpu")
+    for _, dtype in ipairs { "float32", "bfloat16", "float16" } do
+      local accuracy, ms, peak = text:match("\n" .. dtype .. "%s+([%d.]+) %%%s+([%d.]+) ms%s+([%d.]+) MB")
+      assert.is_truthy(accuracy, text)
+      assert.is_true(tonumber(accuracy) > 25 and tonumber(ms) > 0 and tonumber(peak) > 1, text)
     end
   end)
 end)
