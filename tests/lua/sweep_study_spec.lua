@@ -49,6 +49,24 @@ describe("sweep.run", function()
     study:close()
   end)
 
+  it("maximizes", function()
+    local study = run { trials = 60, direction = "maximize", sampler = sweep.TPE { seed = 2 },
+      pruner = sweep.ASHA { max_steps = 9 }, objective = function(p, t)
+        local value = -(p.x - 0.3) ^ 2
+        for step = 1, 9 do
+          if t:report(step, value) then return t:prune() end
+        end
+        return value
+      end }
+    local best = study:best()
+    assert.is_true(math.abs(best.params.x - 0.3) < 0.05)
+    for _, t in ipairs(study:trials()) do
+      if t.state == "complete" then assert.is_true(t.value <= best.value) end
+      if t.state == "pruned" then assert.is_true(t.value < best.value) end
+    end
+    study:close()
+  end)
+
   it("is reproducible, resumed or not", function()
     local function params(first, then_)
       fresh()
