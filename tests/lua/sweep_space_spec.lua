@@ -158,6 +158,19 @@ describe("sweep samplers", function()
     assert.is_true(best < 2.5, tostring(best))
   end)
 
+  it("TPE tries no point twice while there are others", function()
+    local discrete = { a = sweep.int(1, 8), b = sweep.choice { "x", "y", "z" }, c = sweep.quniform(0, 1, 0.5), d = 7 }
+    local history, seen, again, tpe = {}, {}, 0, sweep.TPE {}
+    for slot = 0, 49 do
+      local p = tpe:suggest(ask(discrete, slot, history))
+      local point = json.encode(p)
+      if seen[point] then again = again + 1 end
+      seen[point] = true
+      history[slot + 1] = { number = slot, state = "complete", value = p.a + p.c, params = p }
+    end
+    assert.is_true(again <= 6, again .. " points again") -- the start-up trials know nothing of each other
+  end)
+
   it("TPE keeps away from what runs", function()
     local one, history = { x = sweep.uniform(0, 1) }, {}
     for i = 1, 20 do

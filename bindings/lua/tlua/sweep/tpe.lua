@@ -201,14 +201,41 @@ end
 local TPE = {}
 TPE.__index = TPE
 
-local function best_of(self, stream, good, bad, names, dists)
+local function point_of(params, names)
+  local values = {}
+  for i, name in ipairs(names) do values[i] = tostring(params[name]) end
+  return table.concat(values, "\n")
+end
+
+-- The points that were tried, in a space that has steps and choices only.
+local function tried(trials, names)
+  local points = {}
+  for _, list in ipairs(trials) do
+    for _, t in ipairs(list) do points[point_of(t.params, names)] = true end
+  end
+  return points
+end
+
+-- Does the space have nothing but these parameters and fixed values, and all of them steps or choices?
+local function is_discrete(s, dists)
+  for name, d in pairs(s) do
+    if type(d) == "function" then return false end
+    if dists[name] and d.kind ~= "choice" and not d.step then return false end
+  end
+  return true
+end
+
+-- The best of the candidates; one at a point of `points` only if all are.
+local function best_of(self, stream, good, bad, names, dists, points)
   local l = Mixture.new(names, dists, with(good, names, dists))
   local g = Mixture.new(names, dists, with(bad, names, dists))
-  local best, best_gain
+  local best, best_gain, best_known
   for _ = 1, self.candidates do
     local params = l:draw(stream)
     local gain = l:log_density(params) - g:log_density(params)
-    if not best or gain > best_gain then best, best_gain = params, gain end
+    local known = points and points[point_of(params, names)] or false
+    local ahead = not best or (best_known and not known) or (best_known == known and gain > best_gain)
+    if ahead then best, best_gain, best_known = params, gain, known end
   end
   return best
 end
@@ -231,7 +258,8 @@ function TPE:suggest(ask)
       names[#names + 1], dists[name] = name, d
     end
   end
-  local joint = #names > 0 and best_of(self, stream, good, bad, names, dists) or {}
+  local points = is_discrete(ask.space, dists) and tried({ good, bad }, names)
+  local joint = #names > 0 and best_of(self, stream, good, bad, names, dists, points) or {}
   return space.draw(ask.space, function(name, d)
     if dists[name] then return joint[name] end
     if d.low == d.high and d.kind ~= "choice" then return d.low end
