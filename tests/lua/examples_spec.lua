@@ -53,6 +53,13 @@ describe("examples/article #once", function()
     assert.is_true(numbers_after(text, "error of a weight")[1] < 0.05)
   end)
 
+  it("3-pruning.lua prunes, and removes for good", function()
+    local _, text = run "article/3-pruning.lua"
+    assert.matches("how much%?", text)
+    assert.equal(3, numbers_after(text, "zeros in the weight")[1])
+    assert.matches("hidden%s+64 %-> 32 channels", text)
+  end)
+
   it("4-batch-norm.lua learns faster with the layer than without", function()
     local _, text = run "article/4-batch-norm.lua"
     local plain, normalised = numbers_after(text, "without batch norm")[1], numbers_after(text, "with it")[1]
@@ -72,7 +79,7 @@ describe("examples/article #once", function()
     local file = assert(io.open(examples .. "README.md"))
     local readme = file:read("*a")
     file:close()
-    for _, name in ipairs { "1-parallel", "2-mixed-precision", "4-batch-norm", "5-adaptive-lr" } do
+    for _, name in ipairs { "1-parallel", "2-mixed-precision", "3-pruning", "4-batch-norm", "5-adaptive-lr" } do
       for _, line in ipairs((run("article/" .. name .. ".lua"))) do
         for part in line:gmatch("[^\n]+") do
           local words = part:gsub("%-?%d+%.%d+", "") -- rounding differs between kernel sets
@@ -94,6 +101,19 @@ describe("examples/amp.lua #once", function()
       assert.is_truthy(accuracy, text)
       assert.is_true(tonumber(accuracy) > 25 and tonumber(ms) > 0 and tonumber(peak) > 1, text)
     end
+  end)
+end)
+
+describe("examples/prune.lua #once", function()
+  it("makes the network smaller", function()
+    if not exists "/usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.gz" then
+      return pending "needs dataset-fashion-mnist"
+    end
+    local _, text = run("prune.lua", "--limit", "640", "--epochs", "1", "--steps", "1")
+    assert.matches("features.4%s+64 %-> 32 channels", text)
+    local masked, compact = numbers_after(text, "pruned  test accuracy")[1], numbers_after(text, "\nafter")[1]
+    assert.is_true(math.abs(masked - compact) < 0.05, text) -- 2 or 3 of 10,000 images may round to the other side
+    assert.matches("3.98 x fewer parameters", text)
   end)
 end)
 

@@ -1,7 +1,7 @@
 -- prune.lua: what the REPL's ?name shows of nn.utils.prune: pure data.
 return {
   ["tl.nn.utils.prune"] = [[
-Pruning: masks as in torch.nn.utils.prune.
+Pruning: masks as in torch.nn.utils.prune, and compact(), which makes a pruned model smaller and faster.
 local prune = nn.utils.prune; prune.l1_unstructured(layer, "weight", {amount=0.3}).
 A pruned module owns weight_orig (the same Parameter: optimizers keep working) and the buffer weight_mask; before each
 forward weight = weight_orig * weight_mask. amount is a fraction (0..1) of what is still unmasked, rounded half to even;
@@ -30,6 +30,14 @@ value stay: the pattern of sparse tensor cores. The size of dim must be a multip
 remove(module, name): bakes the zeros in; module.weight is the Parameter again. Training may regrow them.]],
   ["tl.nn.utils.prune.is_pruned"] = [[
 is_pruned(module): whether it, or a module below it, has a pruned parameter.]],
+  ["tl.nn.utils.prune.compact"] = [[
+local small, report = compact(model, {example=x}): a copy of the model without the channels that pruning made useless; x is
+an input, or a list of arguments. A forward pass is traced, and channels are followed through Linear, Conv1d, Conv2d (also
+grouped), BatchNorm, pointwise operations, pooling, Flatten, additions and cat. A channel leaves if nobody uses it or if
+it is a constant that the next bias can take; the result is compared with the masked model's on x (1e-5) in eval mode.
+print(report) says what left, and what stays and why. Conv and BatchNorm: prune the conv's weight and bias and the
+norm's weight and bias, so that the channel is 0. The optimizer must be made anew. Errors: the smaller model does not run
+or differs; the model returns something else than one tensor.]],
   ["tl.nn.utils.prune.sparsity"] = [[
 sparsity(model): a list of {name=, zeros=, total=, sparsity=, pruned=}, one a parameter, with zeros, total and sparsity of
 all; print() shows a table.]],

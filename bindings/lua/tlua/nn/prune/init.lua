@@ -1,5 +1,5 @@
--- prune: nn.utils.prune: PyTorch's prunings by masks, and what comes after them. The other parts (schedule,
--- sensitivity ...) load when they are used.
+-- prune: nn.utils.prune: PyTorch's prunings by masks, and what comes after them. The other parts (compact,
+-- schedule, sensitivity ...) load when they are used.
 local base = require "tlua.base"
 local registry = require "tlua.nn.registry"
 local support = require "tlua.nn.support"
@@ -294,6 +294,6 @@ function prune.is_pruned(m)
 end
 
 return base.namespace(prune, "nn.utils.prune", {
-  schedule = "tlua.nn.prune.schedule", sparsity = "tlua.nn.prune.sparsity",
+  compact = "tlua.nn.prune.compact", schedule = "tlua.nn.prune.schedule", sparsity = "tlua.nn.prune.sparsity",
   sensitivity = "tlua.nn.prune.sensitivity", rewind = "tlua.nn.prune.rewind",
 })
