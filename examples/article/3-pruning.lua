@@ -1,4 +1,4 @@
--- 3-pruning.lua: the article prunes a layer without saying how much, which PyTorch refuses, and so does tlua. Below: the
+-- 3-pruning.lua: the article prunes a layer without saying how much, which PyTorch refuses, and so does tlua. Here: the
 -- call that works, and how pruned channels leave a network for good.
 local tl = require "tlua"
 local nn, prune = tl.nn, tl.nn.utils.prune
