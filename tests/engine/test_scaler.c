@@ -307,6 +307,36 @@ START_TEST(gradients_with_other_strides) {
 }
 END_TEST
 
+/* A call without memory can be made again; in the end everything moved once. */
+START_TEST(failing_allocations) {
+  for (int k = 1; k < 60; k++) {
+    int64_t before = live_tensors();
+    tl_tensor *p, *g = TENSOR(TL_FLOAT32, SHAPE(2, 2), 2, 4, 6, 8), *turned;
+    ck_ok(tl_full(SHAPE(2, 2), 0, TL_FLOAT32, TL_CPU, &p));
+    ck_ok(tl_set_requires_grad(p, true));
+    tl_optimizer *o = optimizer(TL_SGD, 1, &p);
+    tl_scaler *s = scaler(2, 2000);
+    ck_ok(tl_transpose(g, 0, 1, &turned));
+    ck_ok(tl_set_grad(p, turned));
+    tl_fail_allocation(k);
+    tl_status st = tl_scaler_step(s, o, NULL);
+    tl_fail_allocation(0);
+    if (st != TL_OK) {
+      ck_assert_int_eq(st, TL_ERR_MEMORY);
+      ck_tensor(p, 0, 0, 0, 0, 0);
+      ck_ok(tl_scaler_step(s, o, NULL));
+    }
+    ck_tensor(p, 0, -.5, -1.5, -1, -2);
+    ck_ok(tl_scaler_update(s, NAN));
+    tl_tensor *const all[] = {p, g, turned};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) tl_tensor_free(all[i]);
+    tl_optimizer_free(o);
+    tl_scaler_free(s);
+    ck_assert_int_eq(live_tensors(), before);
+  }
+}
+END_TEST
+
 /* The scaler holds its optimizers between updates. */
 START_TEST(lives_as_long_as_needed) {
   int64_t before = live_tensors();
@@ -329,4 +359,5 @@ END_TEST
 
 TEST_MAIN("scaler", a_finite_step, an_overflow_changes_the_scale_only, the_other_optimizer_steps,
           the_scale_never_overflows, calls_out_of_order, states_out_of_their_domain, disabled_it_is_not_there,
-          finds_one_in_many, a_quotient_that_overflows_counts, gradients_with_other_strides, lives_as_long_as_needed)
+          finds_one_in_many, a_quotient_that_overflows_counts, gradients_with_other_strides, failing_allocations,
+          lives_as_long_as_needed)
