@@ -18,6 +18,7 @@ typedef struct tl_wide {
   struct {
     tl_tensor *t;
     void *data;
+    size_t bytes;
     bool store;
   } copy[TL_WIDE_MAX];
 } tl_wide;
@@ -34,6 +35,7 @@ static inline tl_wide tl_wide_begin(const tl_tensor *t) {
 static inline void tl_wide_move(int compute, tl_tensor *t, char *data, bool store) {
   int64_t size = (int64_t)tl_dtype_size(t->dtype), wide = (int64_t)tl_dtype_size(compute);
   char *at = tl_data(t);
+#pragma omp parallel for if (t->numel > TL_PARALLEL_MIN) schedule(static)
   for (int64_t done = 0; done < t->numel; done += TL_CHUNK) {
     int n = t->numel - done < TL_CHUNK ? (int)(t->numel - done) : TL_CHUNK;
     char *narrow = at + done * size, *c = data + done * wide;
@@ -45,7 +47,9 @@ static inline void tl_wide_move(int compute, tl_tensor *t, char *data, bool stor
 }
 
 static inline void *tl_wide_copy(tl_wide *w, tl_tensor *t, bool load, bool store) {
-  void *data = tl_host_alloc((size_t)(t->numel > 0 ? t->numel : 1) * tl_dtype_size(w->compute));
+  /* from the tensors' cache: fresh pages would cost more than the conversion */
+  size_t bytes = (size_t)(t->numel > 0 ? t->numel : 1) * tl_dtype_size(w->compute);
+  void *data = tl_cpu_alloc(bytes);
   if (data == NULL) {
     w->failed = true;
     return NULL;
@@ -53,6 +57,7 @@ static inline void *tl_wide_copy(tl_wide *w, tl_tensor *t, bool load, bool store
   if (load) tl_wide_move(w->compute, t, data, false);
   w->copy[w->copies].t = t;
   w->copy[w->copies].data = data;
+  w->copy[w->copies].bytes = bytes;
   w->copy[w->copies++].store = store;
   return data;
 }
@@ -76,7 +81,7 @@ static inline tl_status tl_wide_end(tl_wide *w, const char *op, tl_status st) {
   if (st == TL_OK && w->failed) st = TL_FAIL(TL_ERR_MEMORY, op, "no memory for float32 copies of the operands");
   for (int i = 0; i < w->copies; i++) {
     if (st == TL_OK && w->copy[i].store) tl_wide_move(w->compute, w->copy[i].t, w->copy[i].data, true);
-    tl_host_free(w->copy[i].data);
+    tl_cpu_free(w->copy[i].data, w->copy[i].bytes);
   }
   return st;
 }
