@@ -268,3 +268,60 @@ describe("prune.compact", function()
     assert.matches("mul combines it with channels that have to stay", tostring(report))
   end)
 end)
+
+-- A network of random blocks: plain, depthwise, residual, concatenating, gated; every convolution has a batch norm.
+local Random = nn.Module:extend "Random"
+
+function Random:init(draw)
+  self.convs, self.norms, self.kinds = nn.ModuleList(), nn.ModuleList(), {}
+  local c = 3
+  for i = 1, draw(2, 5) do
+    local kind = draw(5)
+    local wide = kind == 1 and draw(4, 9) or kind == 4 and draw(2, 4) or c
+    self.kinds[i] = kind
+    self.convs:add(nn.Conv2d(c, wide, 3, { padding = 1, groups = kind == 2 and c or 1 }))
+    self.norms:add(nn.BatchNorm2d(wide))
+    c = kind == 4 and c + wide or wide
+  end
+  self.hidden, self.out = nn.Linear(c * 16, 7), nn.Linear(7, 3)
+end
+
+function Random:forward(x)
+  for i, kind in ipairs(self.kinds) do
+    local y = self.norms[i](self.convs[i](x))
+    if kind <= 2 then x = y:relu()
+    elseif kind == 3 then x = (y + x):relu()
+    elseif kind == 4 then x = tl.cat({ x, y:tanh() }, 2)
+    else x = x * y:sigmoid() end
+  end
+  return self.out(self.hidden(x:flatten(2, -1)):relu())
+end
+
+describe("prune.compact on random networks", function()
+  it("computes the same", function()
+    local before, after = 0, 0
+    for seed = 1, 25 do
+      tl.manual_seed(seed)
+      local function draw(low, high)
+        if not high then low, high = 1, low end
+        return tl.randint(low, high + 1, { 1 }):item()
+      end
+      local function share() return tl.rand(1):item() end
+      local m = shake(Random(draw), tl.randn(4, 3, 4, 4))
+      for i, conv in ipairs(m.convs) do
+        prune.ln_structured(conv, "weight", { amount = share() })
+        local channels = conv.weight_mask:flatten(2, -1):any(2)
+        if share() < 0.8 then prune.custom_from_mask(conv, "bias", channels) end
+        if share() < 0.8 then
+          prune.custom_from_mask(m.norms[i], "weight", channels)
+          prune.custom_from_mask(m.norms[i], "bias", channels)
+        end
+      end
+      if share() < 0.5 then prune.ln_structured(m.hidden, "weight", { amount = share(), dim = draw(2) }) end
+      if share() < 0.5 then prune.ln_structured(m.out, "weight", { amount = share(), dim = draw(2) }) end
+      local _, report = check(m, tl.randn(3, 3, 4, 4))
+      before, after = before + report.parameters_before, after + report.parameters
+    end
+    assert.is_true(after < 0.7 * before)
+  end)
+end)

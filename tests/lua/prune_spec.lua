@@ -225,6 +225,20 @@ describe("a pruned module", function()
     end
   end)
 
+  it("works under autocast: the mask in float32, the product in the low type", function()
+    local m = linear(rows)
+    prune.l1_unstructured(m, "weight", { count = 3 })
+    local function forward() return tl.amp.autocast({ device = "cpu", dtype = "bfloat16" }, m, tl.ones(1, 4)) end
+    local y = forward()
+    assert.equal("bfloat16", y.dtype)
+    assert.are.same({ { 7, -9 } }, y:tolist())
+    y:float():sum():backward()
+    assert.equal("float32", m.weight_orig.grad.dtype)
+    assert.equal(3, m.weight_orig.grad:eq(0):sum():item())
+    tl.no_grad(function() m.weight_orig:mul_(2) end)
+    assert.are.same({ { 14, -18 } }, forward():tolist())
+  end)
+
   it("keeps the user's hooks", function()
     local m, calls = linear(rows), 0
     m:register_forward_pre_hook(function() calls = calls + 1 end)
