@@ -80,7 +80,8 @@ end
 
 local cases, order = {}, {}
 
--- budget: seconds or bytes that must not be passed, ratio: how many times PyTorch's speed, share: of oneDNN's rate
+-- budget: seconds or bytes that must not be passed, ratio: how many times PyTorch's speed, share: of oneDNN's rate,
+-- overhead: what may come on top of the same step without it, as a share
 local function case(name, what, budget, run)
   cases[name] = { name = name, what = what, budget = budget, run = run }
   order[#order + 1] = name
@@ -190,6 +191,33 @@ local function status_bytes(field)
   return tonumber(kb or 0) * 1024
 end
 
+case("scaler", "CNN of examples/fashion.lua, Adam step with GradScaler, batch 64", { ratio = 1, overhead = 0.03 },
+  function(o)
+    local tl = require "tlua"
+    local model = require "example:fashion_net"()
+    local optimizer, criterion = tl.optim.Adam(model:parameters(), { lr = 1e-3 }), tl.nn.CrossEntropyLoss()
+    local x, y = tl.randn(64, 1, 28, 28), tl.randint(0, 10, { 64 })
+    local scaler = tl.amp.GradScaler()
+    local plain = training(model, optimizer, criterion, x, y)
+    local function scaled()
+      optimizer:zero_grad()
+      scaler:scale(criterion(model(x), y)):backward()
+      scaler:step(optimizer)
+      scaler:update()
+    end
+    -- In turns: a load that comes and goes must not look like overhead.
+    local without, with, begin = {}, {}, now()
+    repeat
+      local a = now()
+      plain(1)
+      local b = now()
+      scaled()
+      without[#without + 1], with[#with + 1] = b - a, now() - b
+    until now() - begin >= 1.2 * o.seconds and #with >= 8
+    local seconds = median(with)
+    return { seconds = seconds, overhead = seconds / median(without) - 1 }
+  end)
+
 case("memory", "peak of 10,000 chained temporaries of 1 MB", { bytes = 64 * 2 ^ 20 }, function()
   local tl, base = require "tlua", require "tlua.base"
   collectgarbage() -- what cases before this one left, and the engine's limit that has grown with them
@@ -238,13 +266,14 @@ local function parse_json(line)
   return record.case and record
 end
 
-local result_keys = { "case", "threads", "seconds", "gflops", "sgemm_gflops", "share", "bytes" }
+local result_keys = { "case", "threads", "seconds", "gflops", "sgemm_gflops", "share", "overhead", "bytes" }
 
 -- The notes of one result: rates and bytes.
 local function details(r)
   local notes = {}
   if r.gflops then notes[#notes + 1] = ("%.0f GFLOP/s"):format(r.gflops) end
   if r.share then notes[#notes + 1] = ("%.0f %% of sgemm's %.0f"):format(r.share * 100, r.sgemm_gflops) end
+  if r.overhead then notes[#notes + 1] = ("overhead %.1f %%"):format(r.overhead * 100) end
   if r.bytes then notes[#notes + 1] = ("peak %.1f MB"):format(r.bytes / 2 ^ 20) end
   return table.concat(notes, ", ")
 end
@@ -258,6 +287,7 @@ local function missed(budget, r, ratio)
   if budget.seconds then must(r.seconds <= budget.seconds, "over %s", time_text(budget.seconds)) end
   if budget.bytes then must(r.bytes <= budget.bytes, "over %.0f MB", budget.bytes / 2 ^ 20) end
   if budget.share and r.share then must(r.share >= budget.share, "below %.0f %%", budget.share * 100) end
+  if budget.overhead then must(r.overhead <= budget.overhead, "over %.0f %%", budget.overhead * 100) end
   if budget.ratio and ratio then must(ratio >= budget.ratio, "below %gx", budget.ratio) end
   return #list == 0 and "ok" or "MISSED: " .. table.concat(list, ", ")
 end

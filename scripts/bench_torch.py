@@ -85,19 +85,43 @@ def mlp_small(o):
     return {"seconds": measure(step, o.seconds)}
 
 
-def cnn(o):
+def fashion_net():
     """The network of examples/fashion_net.lua."""
-    import torch
     from torch import nn
 
-    model = nn.Sequential(
+    return nn.Sequential(
         nn.Conv2d(1, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2),
         nn.Conv2d(32, 64, 3, padding=1), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(2),
         nn.Flatten(), nn.Dropout(0.25), nn.Linear(64 * 7 * 7, 128), nn.ReLU(), nn.Dropout(0.5), nn.Linear(128, 10),
     )
+
+
+def cnn(o):
+    import torch
+    from torch import nn
+
+    model = fashion_net()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     step = training(model, optimizer, nn.CrossEntropyLoss(), torch.randn(64, 1, 28, 28), torch.randint(0, 10, (64,)))
     return {"seconds": measure(step, o.seconds)}
+
+
+def scaler(o):
+    import torch
+    from torch import nn
+
+    model, x, y = fashion_net(), torch.randn(64, 1, 28, 28), torch.randint(0, 10, (64,))
+    optimizer, criterion = torch.optim.Adam(model.parameters(), lr=1e-3), nn.CrossEntropyLoss()
+    scale = torch.amp.GradScaler(device="cpu")
+
+    def steps(n):
+        for _ in range(n):
+            optimizer.zero_grad()
+            scale.scale(criterion(model(x), y)).backward()
+            scale.step(optimizer)
+            scale.update()
+
+    return {"seconds": measure(steps, o.seconds)}
 
 
 def mlp_big(o):
@@ -136,7 +160,7 @@ def memory(o):
     return {"seconds": seconds / 10000, "bytes": status_bytes("VmHWM") - before}
 
 
-CASES = {f.__name__: f for f in (start, add4, linear_step, mlp_small, cnn, mlp_big, memory)}
+CASES = {f.__name__: f for f in (start, add4, linear_step, mlp_small, cnn, mlp_big, scaler, memory)}
 
 
 def main():
