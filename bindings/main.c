@@ -68,10 +68,8 @@ int main(int argc, char **argv) {
     status = lua_pcall(L, 2, 1, 0);
   }
   int code = 1;
-  if (status == 0)
-    code = (int)lua_tointeger(L, -1);
-  else
-    fprintf(stderr, "tlua: %s\n", lua_tostring(L, -1));
+  if (status == 0) code = (int)lua_tointeger(L, -1);
+  else fprintf(stderr, "tlua: %s\n", lua_tostring(L, -1));
   lua_close(L);
   return code;
 }

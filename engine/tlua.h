@@ -90,10 +90,10 @@ typedef enum tl_dtype {
   TL_DTYPES /* how many there are */
 } tl_dtype;
 
-TL_API const char *tl_dtype_name(int dtype);                     /* "float32"; NULL if there is no such dtype */
-TL_API tl_status tl_dtype_parse(const char *name, int *dtype);   /* also "float", "double", "half", "long", "int" */
-TL_API size_t tl_dtype_size(int dtype);                          /* bytes of one element */
-TL_API int tl_promote(int a, int b);                             /* PyTorch's promotion of two dtypes */
+TL_API const char *tl_dtype_name(int dtype);                   /* "float32"; NULL if there is no such dtype */
+TL_API tl_status tl_dtype_parse(const char *name, int *dtype); /* also "float", "double", "half", "long", "int" */
+TL_API size_t tl_dtype_size(int dtype);                        /* bytes of one element */
+TL_API int tl_promote(int a, int b);                           /* PyTorch's promotion of two dtypes */
 
 typedef int tl_device; /* kind << 8 | index */
 enum { TL_CPU = 0, TL_CUDA = 256 /* + device index */ };
@@ -137,7 +137,8 @@ TL_API void tl_tensor_free(tl_tensor *t);                         /* drops one r
 /* t takes over value's elements, shape, dtype and device (x.data = value): every holder of the handle sees them. Its
  * gradient is converted along with it, or dropped when the shape changes. TL_ERR_STATE if an operation computed t. */
 TL_API tl_status tl_set_data(tl_tensor *t, tl_tensor *value);
-TL_API void tl_tensor_release_storage(tl_tensor *t); /* Lua's t:free(): gives the bytes back now; the handle becomes empty (0 elements) */
+TL_API void tl_tensor_release_storage(
+    tl_tensor *t); /* Lua's t:free(): gives the bytes back now; the handle becomes empty (0 elements) */
 TL_API int tl_ndim(const tl_tensor *t);
 TL_API int tl_dtype_of(const tl_tensor *t);
 TL_API tl_device tl_device_of(const tl_tensor *t);
@@ -148,7 +149,8 @@ TL_API double tl_version_of(const tl_tensor *t); /* counts in-place changes of t
 TL_API bool tl_is_contiguous(const tl_tensor *t);
 TL_API bool tl_same_storage(const tl_tensor *a, const tl_tensor *b);
 TL_API void *tl_data(const tl_tensor *t); /* first element; host memory for CPU tensors */
-TL_API tl_status tl_item(const tl_tensor *t, double *value); /* a one-element tensor's value; any NaN as the plain one */
+TL_API tl_status tl_item(const tl_tensor *t,
+                         double *value); /* a one-element tensor's value; any NaN as the plain one */
 TL_API tl_status tl_get(const tl_tensor *t, int n, const int64_t *index, double *value);
 /* Copies all elements, row-major, as doubles (n must be numel), any NaN as the plain one: printing, tolist. */
 TL_API tl_status tl_to_doubles(const tl_tensor *t, int64_t n, double *values);
@@ -175,20 +177,22 @@ TL_API tl_status tl_generator_seed(tl_generator *g, double seed); /* g = NULL: t
 TL_API tl_status tl_generator_state(tl_generator *g, double *seed, double *offset);
 TL_API tl_status tl_generator_set_state(tl_generator *g, double seed, double offset);
 /* In-place fills; g = NULL is the default generator. Element i gets the i-th number, whatever the strides or threads. */
-TL_API tl_status tl_uniform_(tl_tensor *t, double low, double high, tl_generator *g);   /* [low, high) */
+TL_API tl_status tl_uniform_(tl_tensor *t, double low, double high, tl_generator *g); /* [low, high) */
 TL_API tl_status tl_normal_(tl_tensor *t, double mean, double std, tl_generator *g);
-TL_API tl_status tl_randint_(tl_tensor *t, double low, double high, tl_generator *g);   /* low .. high-1 */
+TL_API tl_status tl_randint_(tl_tensor *t, double low, double high, tl_generator *g); /* low .. high-1 */
 TL_API tl_status tl_bernoulli_(tl_tensor *t, double p, tl_generator *g);
 TL_API tl_status tl_randperm(int64_t n, int dtype, tl_device device, tl_generator *g, tl_tensor **out); /* 0-based */
 /* n draws from rows of weights (.., C), with or without replacement: int64 (.., n) */
-TL_API tl_status tl_multinomial(const tl_tensor *weights, int64_t n, bool replacement, tl_generator *g, tl_tensor **out);
+TL_API tl_status tl_multinomial(const tl_tensor *weights, int64_t n, bool replacement, tl_generator *g,
+                                tl_tensor **out);
 /* y = x * mask / (1-p) in training, x otherwise (Srivastava et al. 2014) */
 TL_API tl_status tl_dropout(tl_tensor *x, double p, bool training, tl_generator *g, tl_tensor **out);
 
 /* ---- views and copies (engine/ops/view.c, engine/ops/copy.c) ------------------------------------------------------ */
 
-TL_API tl_status tl_view(tl_tensor *t, int ndim, const int64_t *shape, tl_tensor **out);    /* one size may be -1 */
-TL_API tl_status tl_reshape(tl_tensor *t, int ndim, const int64_t *shape, tl_tensor **out); /* view if possible, else copy */
+TL_API tl_status tl_view(tl_tensor *t, int ndim, const int64_t *shape, tl_tensor **out); /* one size may be -1 */
+TL_API tl_status tl_reshape(tl_tensor *t, int ndim, const int64_t *shape,
+                            tl_tensor **out); /* view if possible, else copy */
 TL_API tl_status tl_permute(tl_tensor *t, int n, const int *dims, tl_tensor **out);
 TL_API tl_status tl_transpose(tl_tensor *t, int a, int b, tl_tensor **out);
 TL_API tl_status tl_flatten(tl_tensor *t, int first, int last, tl_tensor **out);
@@ -198,7 +202,8 @@ TL_API tl_status tl_unsqueeze(tl_tensor *t, int d, tl_tensor **out);
 TL_API tl_status tl_expand(tl_tensor *t, int ndim, const int64_t *shape, tl_tensor **out); /* -1 keeps a size */
 TL_API tl_status tl_select(tl_tensor *t, int d, int64_t i, tl_tensor **out);
 TL_API tl_status tl_narrow(tl_tensor *t, int d, int64_t first, int64_t length, tl_tensor **out);
-TL_API tl_status tl_slice(tl_tensor *t, int d, int64_t first, int64_t end, int64_t step, tl_tensor **out); /* end excluded, step >= 1 */
+TL_API tl_status tl_slice(tl_tensor *t, int d, int64_t first, int64_t end, int64_t step,
+                          tl_tensor **out); /* end excluded, step >= 1 */
 TL_API tl_status tl_detach(tl_tensor *t, tl_tensor **out);
 TL_API tl_status tl_contiguous(tl_tensor *t, tl_tensor **out); /* the same handle retained, or a copy */
 TL_API tl_status tl_clone(tl_tensor *t, tl_tensor **out);
@@ -209,27 +214,29 @@ TL_API tl_status tl_copy_(tl_tensor *dst, tl_tensor *src);                      
 /* unary  tl_NAME(x, out), tl_NAME_(x); with parameters tl_NAME(x, p, q, out)
  * binary tl_NAME(a, b, out), tl_NAME_(a, b), tl_NAME_scalar(a, s, out), tl_NAME_scalar_(a, s), tl_NAME_rscalar(s, b, out)
  * A scalar with an integral value does not promote an integer tensor. */
-#define TL_UNARY(name, kind, f, df, saves) \
+#define TL_UNARY(name, kind, f, df, saves)                   \
   TL_API tl_status tl_##name(tl_tensor *x, tl_tensor **out); \
   TL_API tl_status tl_##name##_(tl_tensor *x);
-#define TL_UNARY1(name, kind, f, df, saves) \
+#define TL_UNARY1(name, kind, f, df, saves)                            \
   TL_API tl_status tl_##name(tl_tensor *x, double p, tl_tensor **out); \
   TL_API tl_status tl_##name##_(tl_tensor *x, double p);
-#define TL_UNARY2(name, kind, f, df, saves) \
+#define TL_UNARY2(name, kind, f, df, saves)                                      \
   TL_API tl_status tl_##name(tl_tensor *x, double p, double q, tl_tensor **out); \
   TL_API tl_status tl_##name##_(tl_tensor *x, double p, double q);
-#define TL_BINARY(name, kind, f, da, db, saves) \
-  TL_API tl_status tl_##name(tl_tensor *a, tl_tensor *b, tl_tensor **out); \
-  TL_API tl_status tl_##name##_(tl_tensor *a, tl_tensor *b); \
+#define TL_BINARY(name, kind, f, da, db, saves)                                 \
+  TL_API tl_status tl_##name(tl_tensor *a, tl_tensor *b, tl_tensor **out);      \
+  TL_API tl_status tl_##name##_(tl_tensor *a, tl_tensor *b);                    \
   TL_API tl_status tl_##name##_scalar(tl_tensor *a, double s, tl_tensor **out); \
-  TL_API tl_status tl_##name##_scalar_(tl_tensor *a, double s); \
+  TL_API tl_status tl_##name##_scalar_(tl_tensor *a, double s);                 \
   TL_API tl_status tl_##name##_rscalar(double s, tl_tensor *b, tl_tensor **out);
 #include "ops/ops.def"
 
 TL_API tl_status tl_add_scaled(tl_tensor *a, tl_tensor *b, double alpha, tl_tensor **out); /* a + alpha * b */
 TL_API tl_status tl_add_scaled_(tl_tensor *a, tl_tensor *b, double alpha);
-TL_API tl_status tl_addcmul(tl_tensor *a, tl_tensor *b, tl_tensor *c, double value, tl_tensor **out); /* a + value*b*c */
-TL_API tl_status tl_addcdiv(tl_tensor *a, tl_tensor *b, tl_tensor *c, double value, tl_tensor **out); /* a + value*b/c */
+TL_API tl_status tl_addcmul(tl_tensor *a, tl_tensor *b, tl_tensor *c, double value,
+                            tl_tensor **out); /* a + value*b*c */
+TL_API tl_status tl_addcdiv(tl_tensor *a, tl_tensor *b, tl_tensor *c, double value,
+                            tl_tensor **out); /* a + value*b/c */
 TL_API tl_status tl_addcmul_(tl_tensor *a, tl_tensor *b, tl_tensor *c, double value);
 TL_API tl_status tl_addcdiv_(tl_tensor *a, tl_tensor *b, tl_tensor *c, double value);
 TL_API tl_status tl_lerp(tl_tensor *a, tl_tensor *b, double weight, tl_tensor **out); /* a + weight*(b-a) */
@@ -246,9 +253,11 @@ TL_API tl_status tl_mean(tl_tensor *x, int n, const int *dims, bool keepdim, tl_
 TL_API tl_status tl_prod(tl_tensor *x, int n, const int *dims, bool keepdim, tl_tensor **out);
 TL_API tl_status tl_var(tl_tensor *x, int n, const int *dims, double correction, bool keepdim, tl_tensor **out);
 TL_API tl_status tl_std(tl_tensor *x, int n, const int *dims, double correction, bool keepdim, tl_tensor **out);
-TL_API tl_status tl_norm(tl_tensor *x, double p, int n, const int *dims, bool keepdim, tl_tensor **out); /* p may be inf, 0 */
+TL_API tl_status tl_norm(tl_tensor *x, double p, int n, const int *dims, bool keepdim,
+                         tl_tensor **out); /* p may be inf, 0 */
 TL_API tl_status tl_logsumexp(tl_tensor *x, int n, const int *dims, bool keepdim, tl_tensor **out);
-TL_API tl_status tl_amax(tl_tensor *x, int n, const int *dims, bool keepdim, tl_tensor **out); /* nan wins; ties share the gradient */
+TL_API tl_status tl_amax(tl_tensor *x, int n, const int *dims, bool keepdim,
+                         tl_tensor **out); /* nan wins; ties share the gradient */
 TL_API tl_status tl_amin(tl_tensor *x, int n, const int *dims, bool keepdim, tl_tensor **out);
 TL_API tl_status tl_all(tl_tensor *x, int n, const int *dims, bool keepdim, tl_tensor **out);
 TL_API tl_status tl_any(tl_tensor *x, int n, const int *dims, bool keepdim, tl_tensor **out);
@@ -266,13 +275,13 @@ TL_API tl_status tl_sum_to(tl_tensor *x, int ndim, const int64_t *shape, tl_tens
 
 /* ---- indexing and joining (engine/ops/index.c, join.c, sort.c) ----------------------------------------------------- */
 
-TL_API tl_status tl_index_select(tl_tensor *x, int d, tl_tensor *ids, tl_tensor **out);          /* ids 1-d integer */
-TL_API tl_status tl_gather(tl_tensor *x, int d, tl_tensor *ids, tl_tensor **out);                /* ids like out */
+TL_API tl_status tl_index_select(tl_tensor *x, int d, tl_tensor *ids, tl_tensor **out); /* ids 1-d integer */
+TL_API tl_status tl_gather(tl_tensor *x, int d, tl_tensor *ids, tl_tensor **out);       /* ids like out */
 TL_API tl_status tl_scatter_add(tl_tensor *x, int d, tl_tensor *ids, tl_tensor *src, tl_tensor **out);
 TL_API tl_status tl_scatter_add_(tl_tensor *x, int d, tl_tensor *ids, tl_tensor *src);
 TL_API tl_status tl_index_add_(tl_tensor *x, int d, tl_tensor *ids, tl_tensor *src, double alpha);
-TL_API tl_status tl_masked_select(tl_tensor *x, tl_tensor *mask, tl_tensor **out);               /* 1-d */
-TL_API tl_status tl_nonzero(tl_tensor *x, tl_tensor **out);                                      /* int64 (n, ndim) */
+TL_API tl_status tl_masked_select(tl_tensor *x, tl_tensor *mask, tl_tensor **out); /* 1-d */
+TL_API tl_status tl_nonzero(tl_tensor *x, tl_tensor **out);                        /* int64 (n, ndim) */
 TL_API tl_status tl_cat(int n, tl_tensor *const *tensors, int d, tl_tensor **out);
 TL_API tl_status tl_stack(int n, tl_tensor *const *tensors, int d, tl_tensor **out);
 TL_API tl_status tl_tile(tl_tensor *x, int n, const int64_t *repeats, tl_tensor **out);
@@ -280,13 +289,16 @@ TL_API tl_status tl_repeat_interleave(tl_tensor *x, int64_t repeats, int d, tl_t
 TL_API tl_status tl_flip(tl_tensor *x, int n, const int *dims, tl_tensor **out);
 TL_API tl_status tl_triu(tl_tensor *x, int64_t diagonal, tl_tensor **out);
 TL_API tl_status tl_tril(tl_tensor *x, int64_t diagonal, tl_tensor **out);
-TL_API tl_status tl_sort(tl_tensor *x, int d, bool descending, tl_tensor **values, tl_tensor **ids); /* stable, nan last */
-TL_API tl_status tl_topk(tl_tensor *x, int64_t k, int d, bool largest, bool sorted, tl_tensor **values, tl_tensor **ids);
+TL_API tl_status tl_sort(tl_tensor *x, int d, bool descending, tl_tensor **values,
+                         tl_tensor **ids); /* stable, nan last */
+TL_API tl_status tl_topk(tl_tensor *x, int64_t k, int d, bool largest, bool sorted, tl_tensor **values,
+                         tl_tensor **ids);
 TL_API tl_status tl_one_hot(tl_tensor *ids, int64_t classes, tl_tensor **out); /* classes = -1: largest id + 1 */
 
 /* ---- matrices (engine/ops/matmul.c, einsum.c) ---------------------------------------------------------------------- */
 
-TL_API tl_status tl_matmul(tl_tensor *a, tl_tensor *b, tl_tensor **out); /* PyTorch's rules: 1-d, 2-d, broadcast batches */
+TL_API tl_status tl_matmul(tl_tensor *a, tl_tensor *b,
+                           tl_tensor **out); /* PyTorch's rules: 1-d, 2-d, broadcast batches */
 TL_API tl_status tl_mm(tl_tensor *a, tl_tensor *b, tl_tensor **out);
 TL_API tl_status tl_bmm(tl_tensor *a, tl_tensor *b, tl_tensor **out);
 TL_API tl_status tl_addmm(tl_tensor *c, tl_tensor *a, tl_tensor *b, double beta, double alpha, tl_tensor **out);
@@ -316,8 +328,8 @@ TL_API tl_status tl_adaptive_avg_pool2d(tl_tensor *x, int64_t height, int64_t wi
 /* Ioffe & Szegedy 2015. x (N, C, ..); w, b (C), each may be NULL; running_mean, running_var (C) or both NULL. In training
  * the running statistics move by `momentum` (the new value's weight; the variance is the unbiased one); one value per
  * channel is TL_ERR_SHAPE then. Without running statistics, eval normalises with those of the batch, too. */
-TL_API tl_status tl_batch_norm(tl_tensor *x, tl_tensor *w, tl_tensor *b, tl_tensor *running_mean, tl_tensor *running_var,
-                               bool training, double momentum, double eps, tl_tensor **out);
+TL_API tl_status tl_batch_norm(tl_tensor *x, tl_tensor *w, tl_tensor *b, tl_tensor *running_mean,
+                               tl_tensor *running_var, bool training, double momentum, double eps, tl_tensor **out);
 TL_API tl_status tl_layer_norm(tl_tensor *x, int n, const int64_t *shape, tl_tensor *w, tl_tensor *b, double eps,
                                tl_tensor **out); /* over the last n dims, which must have this shape */
 TL_API tl_status tl_group_norm(tl_tensor *x, int64_t groups, tl_tensor *w, tl_tensor *b, double eps, tl_tensor **out);
@@ -357,7 +369,7 @@ typedef struct tl_walk tl_walk;
 TL_API bool tl_requires_grad(const tl_tensor *t);
 TL_API tl_status tl_set_requires_grad(tl_tensor *t, bool on); /* leaves of a floating dtype only */
 TL_API bool tl_is_leaf(const tl_tensor *t);
-TL_API const char *tl_grad_fn_name(const tl_tensor *t); /* NULL for a leaf */
+TL_API const char *tl_grad_fn_name(const tl_tensor *t);        /* NULL for a leaf */
 TL_API tl_status tl_grad(const tl_tensor *t, tl_tensor **out); /* *out = NULL when there is none */
 TL_API tl_status tl_set_grad(tl_tensor *t, tl_tensor *grad);   /* NULL clears */
 TL_API tl_status tl_retain_grad(tl_tensor *t);                 /* a non-leaf keeps .grad, too */
@@ -372,15 +384,16 @@ TL_API tl_status tl_backward(tl_tensor *t, tl_tensor *grad, bool retain_graph, t
 TL_API tl_status tl_autograd_grad(int n, tl_tensor *const *outputs, tl_tensor *const *grads, int m,
                                   tl_tensor *const *inputs, bool retain_graph, tl_walk **walk);
 typedef struct tl_walk_event {
-  int kind;           /* 0 done, 1 hook: grads[0] -> at most one new gradient, 2 function: grads (one an output) -> one an input */
-  int id;             /* the host's number for the hook or function */
-  int count;          /* how many grads are offered */
-  tl_tensor **grads;  /* borrowed until the reply; entries may be NULL */
-  int replies;        /* how many the host must hand back */
+  int kind; /* 0 done, 1 hook: grads[0] -> at most one new gradient, 2 function: grads (one an output) -> one an input */
+  int id;   /* the host's number for the hook or function */
+  int count;         /* how many grads are offered */
+  tl_tensor **grads; /* borrowed until the reply; entries may be NULL */
+  int replies;       /* how many the host must hand back */
 } tl_walk_event;
 TL_API tl_status tl_walk_next(tl_walk *walk, tl_walk_event *event);
-TL_API tl_status tl_walk_reply(tl_walk *walk, int n, tl_tensor *const *grads); /* NULL entries: no gradient / unchanged */
-TL_API tl_status tl_walk_grads(tl_walk *walk, int n, tl_tensor **grads);       /* after kind 0; entries may be NULL */
+TL_API tl_status tl_walk_reply(tl_walk *walk, int n,
+                               tl_tensor *const *grads);                 /* NULL entries: no gradient / unchanged */
+TL_API tl_status tl_walk_grads(tl_walk *walk, int n, tl_tensor **grads); /* after kind 0; entries may be NULL */
 TL_API void tl_walk_free(tl_walk *walk);
 
 /* Hooks on t's gradient; the host numbers them. */
@@ -391,7 +404,8 @@ TL_API tl_status tl_remove_hook(tl_tensor *t, int id);
 TL_API tl_status tl_function_record(const char *name, int id, int n, tl_tensor *const *inputs, int m,
                                     tl_tensor *const *outputs, int k, tl_tensor *const *saved, bool *recorded);
 TL_API tl_status tl_function_saved(tl_walk *walk, int k, tl_tensor **saved);
-TL_API int tl_function_dead(void); /* the number of a function or hook whose node (leaf) is gone, -1 when none is waiting */
+TL_API int
+tl_function_dead(void); /* the number of a function or hook whose node (leaf) is gone, -1 when none is waiting */
 
 /* ---- mixed precision (engine/ops/autocast.c): Micikevicius et al. 2018, with PyTorch's op lists -------------------- */
 
@@ -415,7 +429,7 @@ typedef struct tl_trace tl_trace;
 TL_API tl_status tl_trace_begin(tl_trace **out); /* TL_ERR_STATE when one runs */
 TL_API tl_status tl_trace_end(tl_trace *trace);  /* nothing is added from now on */
 TL_API void tl_trace_free(tl_trace *trace);
-TL_API int tl_trace_length(const tl_trace *trace);          /* also while it runs */
+TL_API int tl_trace_length(const tl_trace *trace);            /* also while it runs */
 TL_API const char *tl_trace_op(const tl_trace *trace, int i); /* "conv2d"; NULL past the end */
 TL_API int tl_trace_inputs(const tl_trace *trace, int i);
 TL_API int tl_trace_outputs(const tl_trace *trace, int i);

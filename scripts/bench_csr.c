@@ -89,7 +89,8 @@ static void compare(int n, int batch, double sparsity) {
   float *columns = malloc((size_t)n * (size_t)batch * 4), *result = malloc((size_t)n * (size_t)batch * 4);
   const float *rows = tl_data(x);
   for (int b = 0; b < batch; b++)
-    for (int c = 0; c < n; c++) columns[(size_t)c * (size_t)batch + (size_t)b] = rows[(size_t)b * (size_t)n + (size_t)c];
+    for (int c = 0; c < n; c++)
+      columns[(size_t)c * (size_t)batch + (size_t)b] = rows[(size_t)b * (size_t)n + (size_t)c];
   double dense[RUNS], sparse[RUNS], difference = 0;
   for (int run = -3; run < RUNS; run++) {
     double begin = now();

@@ -153,8 +153,8 @@ static tl_status check_anomaly(tl_node *n, tl_tensor *const *grads) {
     tl_tensor_free(any);
     TL_TRY(st);
     if (found != 0)
-      return TL_FAIL(TL_ERR_VALUE, "backward", "the backward of '%s' made the first nan, in the gradient of its input %d",
-                     n->cls->name, e + 1);
+      return TL_FAIL(TL_ERR_VALUE, "backward",
+                     "the backward of '%s' made the first nan, in the gradient of its input %d", n->cls->name, e + 1);
   }
   return TL_OK;
 }
@@ -325,10 +325,12 @@ void tl_walk_free(tl_walk *w) {
 
 static tl_status root_gradient(tl_tensor *t, tl_tensor *grad, tl_tensor **out) {
   if (!tl_requires_grad(t))
-    return TL_FAIL(TL_ERR_STATE, "backward", "the tensor of %s does not depend on anything that requires gradients", tl_shape_of(t));
+    return TL_FAIL(TL_ERR_STATE, "backward", "the tensor of %s does not depend on anything that requires gradients",
+                   tl_shape_of(t));
   if (grad == NULL) {
     if (t->numel != 1)
-      return TL_FAIL(TL_ERR_SHAPE, "backward", "a tensor of %s needs a gradient argument of its shape; only one element needs none",
+      return TL_FAIL(TL_ERR_SHAPE, "backward",
+                     "a tensor of %s needs a gradient argument of its shape; only one element needs none",
                      tl_shape_of(t));
     return tl_full(t->ndim, t->shape, 1, t->dtype, t->device, out);
   }
@@ -336,7 +338,8 @@ static tl_status root_gradient(tl_tensor *t, tl_tensor *grad, tl_tensor **out) {
     return TL_FAIL(TL_ERR_SHAPE, "backward", "a gradient of %s for a tensor of %s", tl_shape_of(grad), tl_shape_of(t));
   TL_TRY(tl_check_same_device("backward", t, grad));
   if (grad->dtype != t->dtype)
-    return TL_FAIL(TL_ERR_DTYPE, "backward", "a %s gradient for a %s tensor", tl_dtype_name(grad->dtype), tl_dtype_name(t->dtype));
+    return TL_FAIL(TL_ERR_DTYPE, "backward", "a %s gradient for a %s tensor", tl_dtype_name(grad->dtype),
+                   tl_dtype_name(t->dtype));
   return tl_alias(grad, out);
 }
 
@@ -459,7 +462,8 @@ tl_status tl_walk_reply(tl_walk *w, int n, tl_tensor *const *grads) {
     return TL_OK;
   }
   if (n > node->inputs)
-    return TL_FAIL(TL_ERR_VALUE, "backward", "'%s' returned %d gradients for %d inputs", node->cls->name, n, node->inputs);
+    return TL_FAIL(TL_ERR_VALUE, "backward", "'%s' returned %d gradients for %d inputs", node->cls->name, n,
+                   node->inputs);
   tl_tensor **grad_in = tl_host_calloc(node->inputs, sizeof *grad_in);
   if (grad_in == NULL) return no_memory();
   for (int e = 0; e < n; e++)
@@ -476,7 +480,8 @@ tl_status tl_walk_reply(tl_walk *w, int n, tl_tensor *const *grads) {
 
 tl_status tl_walk_grads(tl_walk *w, int n, tl_tensor **grads) {
   if (!w->done || n != w->capture_count)
-    return TL_FAIL(TL_ERR_STATE, "autograd.grad", "%d gradients asked for, the walk has %d", n, w->done ? w->capture_count : 0);
+    return TL_FAIL(TL_ERR_STATE, "autograd.grad", "%d gradients asked for, the walk has %d", n,
+                   w->done ? w->capture_count : 0);
   for (int i = 0; i < n; i++) {
     grads[i] = w->captures[i].grad;
     w->captures[i].grad = NULL;

@@ -37,8 +37,8 @@ static void release(tl_node *n) {
 
 static const tl_node_class function_class = {"custom function", NULL, release};
 
-tl_status tl_function_record(const char *name, int id, int n, tl_tensor *const *inputs, int m, tl_tensor *const *outputs,
-                             int k, tl_tensor *const *saved, bool *recorded) {
+tl_status tl_function_record(const char *name, int id, int n, tl_tensor *const *inputs, int m,
+                             tl_tensor *const *outputs, int k, tl_tensor *const *saved, bool *recorded) {
   (void)name; /* classes are static: every custom function is called that in messages */
   *recorded = false;
   for (int i = 0; i < m; i++)

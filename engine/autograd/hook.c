@@ -52,14 +52,12 @@ void tl_history_drop(tl_tensor *t) {
 }
 
 tl_status tl_register_hook(tl_tensor *t, int id) {
-  if (!t->requires_grad)
-    return TL_FAIL(TL_ERR_STATE, "register_hook", "the tensor does not require gradients");
+  if (!t->requires_grad) return TL_FAIL(TL_ERR_STATE, "register_hook", "the tensor does not require gradients");
   return t->node != NULL ? tl_hooks_add(&t->node->hooks, id, t->slot, NULL) : tl_hooks_add(&t->hooks, id, 0, NULL);
 }
 
 tl_status tl_retain_grad(tl_tensor *t) {
-  if (!t->requires_grad)
-    return TL_FAIL(TL_ERR_STATE, "retain_grad", "the tensor does not require gradients");
+  if (!t->requires_grad) return TL_FAIL(TL_ERR_STATE, "retain_grad", "the tensor does not require gradients");
   if (t->node == NULL || t->retains_grad) return TL_OK;
   TL_TRY(tl_hooks_add(&t->node->hooks, TL_HOOK_RETAIN_GRAD, t->slot, t));
   t->retains_grad = true;

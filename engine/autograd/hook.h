@@ -4,7 +4,8 @@
 
 #include "autograd/tape.h"
 
-tl_status tl_hooks_add(struct tl_hook **list, int id, int slot, tl_tensor *keeper); /* at the end: hooks run in the order they were added */
+tl_status tl_hooks_add(struct tl_hook **list, int id, int slot,
+                       tl_tensor *keeper); /* at the end: hooks run in the order they were added */
 bool tl_hooks_remove(struct tl_hook **list, int id);
 void tl_hooks_forget(struct tl_hook **list, const tl_tensor *keeper);
 void tl_hooks_free(struct tl_hook **list); /* the host learns the numbers from tl_function_dead() */

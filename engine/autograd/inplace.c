@@ -32,7 +32,8 @@ static geometry geometry_of(const tl_tensor *base, const tl_tensor *view) {
 /* The view's place in `flat` (which has the base's geometry); expanded dims become size 1. */
 static tl_status view_in(const geometry *g, const tl_tensor *flat, bool collapse, tl_tensor **out) {
   int64_t shape[TL_MAX_DIMS];
-  for (int d = 0; d < g->view_ndim; d++) shape[d] = collapse && g->view_strides[d] == 0 && g->view_shape[d] > 1 ? 1 : g->view_shape[d];
+  for (int d = 0; d < g->view_ndim; d++)
+    shape[d] = collapse && g->view_strides[d] == 0 && g->view_shape[d] > 1 ? 1 : g->view_shape[d];
   return tl_alias_as(flat, g->view_ndim, shape, g->view_strides, g->offset, out);
 }
 

@@ -53,7 +53,8 @@ tl_status tl_accumulate(tl_tensor **sum, tl_tensor *g) {
 tl_status tl_sink_add(tl_tensor *leaf, tl_tensor *g) {
   tl_status st = TL_OK;
   if (!tl_same_shape(leaf, g)) {
-    st = TL_FAIL(TL_ERR_SHAPE, "backward", "a gradient of %s arrived at a leaf of %s", tl_shape_of(g), tl_shape_of(leaf));
+    st = TL_FAIL(TL_ERR_SHAPE, "backward", "a gradient of %s arrived at a leaf of %s", tl_shape_of(g),
+                 tl_shape_of(leaf));
   } else if (leaf->grad != NULL) {
     st = tl_add_(leaf->grad, g);
   } else if (exclusive(g) && g->contiguous && g->dtype == leaf->dtype) {

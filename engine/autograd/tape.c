@@ -34,7 +34,8 @@ bool tl_records(int n, tl_tensor *const *inputs) {
 
 static size_t align16(size_t n) { return (n + 15) & ~(size_t)15; }
 
-tl_status tl_node_new(const tl_node_class *cls, int outputs, int inputs, int saved, size_t payload_bytes, tl_node **out) {
+tl_status tl_node_new(const tl_node_class *cls, int outputs, int inputs, int saved, size_t payload_bytes,
+                      tl_node **out) {
   size_t at_edges = align16(sizeof(tl_node));
   size_t at_saved = at_edges + (size_t)inputs * sizeof(tl_edge);
   size_t at_grads = at_saved + (size_t)saved * sizeof(tl_saved);
@@ -122,8 +123,7 @@ static tl_status build(const tl_node_class *cls, int outputs, int inputs, tl_ten
   TL_TRY(tl_node_new(cls, outputs, inputs, saved, payload_bytes, &n));
   /* The payload is copied last: on failure before that, release() must not see half of it. */
   tl_status st = TL_OK;
-  for (int i = 0; i < inputs && st == TL_OK; i++)
-    st = tl_edge_of(in[i], &n->edges[i]);
+  for (int i = 0; i < inputs && st == TL_OK; i++) st = tl_edge_of(in[i], &n->edges[i]);
   for (int i = 0; i < saved && st == TL_OK; i++)
     if (save[i] != NULL) {
       st = tl_alias(save[i], &n->saved[i].tensor);
@@ -166,9 +166,10 @@ tl_status tl_node_saved(tl_node *n, int i, tl_tensor **out) {
                    "the graph of '%s' was already used and freed: pass {retain_graph=true} to the first backward",
                    n->cls->name);
   if (s->tensor != NULL && s->tensor->storage->version != s->version)
-    return TL_FAIL(TL_ERR_STATE, "backward",
-                   "a tensor of %s that '%s' needs for its gradient was modified in place afterwards (version %u, saved at %u)",
-                   tl_shape_of(s->tensor), n->cls->name, s->tensor->storage->version, s->version);
+    return TL_FAIL(
+        TL_ERR_STATE, "backward",
+        "a tensor of %s that '%s' needs for its gradient was modified in place afterwards (version %u, saved at %u)",
+        tl_shape_of(s->tensor), n->cls->name, s->tensor->storage->version, s->version);
   *out = s->tensor;
   return TL_OK;
 }
@@ -209,7 +210,8 @@ tl_status tl_set_grad(tl_tensor *t, tl_tensor *grad) {
     if (!tl_same_shape(t, grad))
       return TL_FAIL(TL_ERR_SHAPE, "grad", "a gradient of %s for a tensor of %s", tl_shape_of(grad), tl_shape_of(t));
     if (grad->dtype != t->dtype)
-      return TL_FAIL(TL_ERR_DTYPE, "grad", "a %s gradient for a %s tensor", tl_dtype_name(grad->dtype), tl_dtype_name(t->dtype));
+      return TL_FAIL(TL_ERR_DTYPE, "grad", "a %s gradient for a %s tensor", tl_dtype_name(grad->dtype),
+                     tl_dtype_name(t->dtype));
     TL_TRY(tl_check_same_device("grad", t, grad));
   }
   tl_tensor *former = t->grad;
@@ -224,18 +226,20 @@ tl_status tl_check_inplace(const char *op, tl_tensor *t) {
   TL_CHECK_INTERRUPT(op);
   tl_view_check(t);
   if (tl_overlaps_itself(t) || (t->base != NULL && tl_overlaps_itself(t->base)))
-    return TL_FAIL(TL_ERR_VALUE, op, "the target of %s is expanded: several of its elements share memory; clone() it first",
+    return TL_FAIL(TL_ERR_VALUE, op,
+                   "the target of %s is expanded: several of its elements share memory; clone() it first",
                    tl_shape_of(t));
   if (!grad_enabled) return TL_OK;
   const tl_tensor *root = t->base != NULL ? t->base : t;
   if (root->node == NULL && root->requires_grad)
-    return TL_FAIL(TL_ERR_STATE, op, "%s leaf that requires gradients cannot be changed in place while they are recorded: use tl.no_grad",
+    return TL_FAIL(TL_ERR_STATE, op,
+                   "%s leaf that requires gradients cannot be changed in place while they are recorded: use tl.no_grad",
                    t->base != NULL ? "a view of a" : "a");
   return TL_OK;
 }
 
-tl_status tl_write_begin(tl_write *w, const tl_node_class *cls, tl_tensor *t, int inputs, tl_tensor *const *in, int saved,
-                         tl_tensor *const *save, const void *payload, size_t payload_bytes) {
+tl_status tl_write_begin(tl_write *w, const tl_node_class *cls, tl_tensor *t, int inputs, tl_tensor *const *in,
+                         int saved, tl_tensor *const *save, const void *payload, size_t payload_bytes) {
   *w = (tl_write){NULL, NULL};
   if (!tl_is_floating(t->dtype)) return TL_OK;
   /* A plain overwrite (in[0] == NULL) of something with history cuts that history, too. */

@@ -12,8 +12,8 @@ typedef struct tl_node tl_node;
 typedef tl_status (*tl_backward_fn)(tl_node *n, tl_tensor *const *grad_out, tl_tensor **grad_in);
 
 typedef struct tl_node_class {
-  const char *name;        /* what the user called, e.g. "conv2d": for messages */
-  tl_backward_fn backward; /* NULL: the host computes it (custom functions) */
+  const char *name;            /* what the user called, e.g. "conv2d": for messages */
+  tl_backward_fn backward;     /* NULL: the host computes it (custom functions) */
   void (*release)(tl_node *n); /* frees what the payload owns; may be NULL */
 } tl_node_class;
 
@@ -40,7 +40,7 @@ struct tl_node {
   const tl_node_class *cls;
   int refs;
   uint16_t inputs, outputs, saved_count;
-  bool released;         /* backward has used it and gave its saved values back */
+  bool released; /* backward has used it and gave its saved values back */
   uint32_t payload_bytes, bytes;
   uint64_t seq;          /* order of creation */
   uint64_t visit;        /* the walk that saw it last */
@@ -64,8 +64,8 @@ bool tl_records(int n, tl_tensor *const *inputs);
 tl_status tl_record(const tl_node_class *cls, int outputs, tl_tensor *const *out, int inputs, tl_tensor *const *in,
                     int saved, tl_tensor *const *save, const void *payload, size_t payload_bytes, tl_node **node);
 /* One output. */
-static inline tl_status tl_record1(const tl_node_class *cls, tl_tensor *out, int inputs, tl_tensor *const *in, int saved,
-                                   tl_tensor *const *save, const void *payload, size_t payload_bytes) {
+static inline tl_status tl_record1(const tl_node_class *cls, tl_tensor *out, int inputs, tl_tensor *const *in,
+                                   int saved, tl_tensor *const *save, const void *payload, size_t payload_bytes) {
   return tl_record(cls, 1, &out, inputs, in, saved, save, payload, payload_bytes, NULL);
 }
 
@@ -87,8 +87,8 @@ typedef struct tl_write {
 } tl_write;
 /* t = f(t, in[1..]): in[0] is t itself (its old history), or NULL when the old value does not matter. A saved tensor that
  * is t stands for the new value. The saved tensors must not change before tl_write_end(). */
-tl_status tl_write_begin(tl_write *w, const tl_node_class *cls, tl_tensor *t, int inputs, tl_tensor *const *in, int saved,
-                         tl_tensor *const *save, const void *payload, size_t payload_bytes);
+tl_status tl_write_begin(tl_write *w, const tl_node_class *cls, tl_tensor *t, int inputs, tl_tensor *const *in,
+                         int saved, tl_tensor *const *save, const void *payload, size_t payload_bytes);
 /* t is overwritten by values without history. */
 tl_status tl_overwrite_begin(tl_write *w, tl_tensor *t);
 /* status is the kernel's. TL_OK: counts the change and gives t its new history (also through views of a base); else

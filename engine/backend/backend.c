@@ -22,7 +22,8 @@ static const tl_backend *open_cuda(void) {
     snprintf(cuda_missing, sizeof cuda_missing, "the CUDA backend cannot be opened: %s", dlerror());
     return NULL;
   }
-  const tl_backend *(*plugin)(int abi, const char **why) = (const tl_backend *(*)(int, const char **))dlsym(so, "tl_backend_plugin");
+  const tl_backend *(*plugin)(int abi, const char **why) =
+      (const tl_backend *(*)(int, const char **))dlsym(so, "tl_backend_plugin");
   const char *why = "it is no tlua plug-in";
   const tl_backend *b = plugin == NULL ? NULL : plugin(TL_ABI, &why);
   if (b == NULL) snprintf(cuda_missing, sizeof cuda_missing, "%s: %s", file, why);

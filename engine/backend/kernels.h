@@ -38,9 +38,9 @@ typedef struct tl_gemm {
   int batch_ndim;
   int64_t batch[TL_MAX_DIMS];
   tl_matrix a, b, c;
-  double alpha, beta;   /* beta = 0: c is not read */
-  const void *bias;     /* NULL: none */
-  int64_t bias_stride;  /* in elements */
+  double alpha, beta;  /* beta = 0: c is not read */
+  const void *bias;    /* NULL: none */
+  int64_t bias_stride; /* in elements */
 } tl_gemm;
 
 /* Sizes, steps, paddings of windows are at most this: then no sum or product of two of them overflows. */
@@ -113,17 +113,19 @@ typedef struct tl_kernels {
   tl_status (*embedding)(const tl_embedding_args *a);
   tl_status (*embedding_grad)(const tl_embedding_grad_args *a);
   /* ---- along.c ---- one dim of a contiguous x (outer, n, inner), n > 0: ids (outer, inner) of the first extreme; nan wins */
-  tl_status (*arg_extreme)(bool largest, int dtype, const void *x, int64_t outer, int64_t n, int64_t inner, int64_t *ids);
+  tl_status (*arg_extreme)(bool largest, int dtype, const void *x, int64_t outer, int64_t n, int64_t inner,
+                           int64_t *ids);
   /* running sums from the front or the back, dtype `from` to dtype `to` */
   tl_status (*cumsum)(int from, const void *x, int to, void *y, int64_t outer, int64_t n, int64_t inner, bool reverse);
   /* ---- index.c ---- contiguous unless said otherwise; ids were checked, elements are `size` bytes where only moved */
-  tl_status (*find_bad_id)(const int64_t *ids, int64_t n, int64_t limit, int64_t *at); /* first id outside 0..limit-1, or -1 */
+  tl_status (*find_bad_id)(const int64_t *ids, int64_t n, int64_t limit,
+                           int64_t *at); /* first id outside 0..limit-1, or -1 */
   /* y (outer, m, inner) = rows ids (m) of x (outer, n, inner) */
   tl_status (*index_select)(size_t size, const void *x, int64_t outer, int64_t n, int64_t inner, int64_t m,
                             const int64_t *ids, void *y);
   /* rows ids (m) of y (outer, n, inner) += alpha * x (outer, m, inner), in the order of ids; not for bool */
-  tl_status (*index_add)(int dtype, const void *x, int64_t outer, int64_t n, int64_t inner, int64_t m, const int64_t *ids,
-                         double alpha, void *y);
+  tl_status (*index_add)(int dtype, const void *x, int64_t outer, int64_t n, int64_t inner, int64_t m,
+                         const int64_t *ids, double alpha, void *y);
   /* op[0] = op[2] at op[1] (int64 ids) steps of `stride` bytes; op[2] does not move along the indexed dim itself */
   tl_status (*gather)(const tl_iter *it, int64_t stride);
   /* op[0] at op[1] (int64 ids) steps of `stride` bytes += op[2], of one dtype, in the iterator's order; not for bool */
@@ -146,9 +148,9 @@ typedef struct tl_kernels {
                            uint64_t offset, int64_t *out);
 } tl_kernels;
 
-#define TL_KERNEL(t, entry, opname)                                                              \
-  do {                                                                                           \
-    if (tl_kernels_of(t)->entry == NULL)                                                         \
+#define TL_KERNEL(t, entry, opname)                                                                \
+  do {                                                                                             \
+    if (tl_kernels_of(t)->entry == NULL)                                                           \
       return TL_FAIL(TL_ERR_UNSUPPORTED, opname, "there is no %s kernel for this device", #entry); \
   } while (0)
 

@@ -14,11 +14,11 @@
  * run += momentum * (new - run), with the unbiased variance. Otherwise mean and invstd come from the running ones. */
 typedef struct tl_batch_norm_args {
   int64_t outer, channels, inner;
-  tl_tensor *x, *w, *b;                   /* w, b or NULL */
-  tl_tensor *running_mean, *running_var;  /* or NULL with batch_stats */
+  tl_tensor *x, *w, *b;                  /* w, b or NULL */
+  tl_tensor *running_mean, *running_var; /* or NULL with batch_stats */
   bool batch_stats;
   double momentum, eps;
-  tl_tensor *y, *mean, *invstd;           /* written */
+  tl_tensor *y, *mean, *invstd; /* written */
 } tl_batch_norm_args;
 
 typedef struct tl_batch_norm_grad_args {
@@ -69,7 +69,7 @@ enum tl_loss_kind {
 typedef struct tl_loss_args {
   int kind;
   int64_t numel;
-  double p; /* the row's parameter */
+  double p;                  /* the row's parameter */
   tl_tensor *x, *t, *w, *pw; /* w, pw or NULL: 1 */
   bool reduce, unit;
   double scale;

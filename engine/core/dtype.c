@@ -20,7 +20,8 @@ tl_status tl_dtype_parse(const char *name, int *dtype) {
   static const struct {
     const char *name;
     int dtype;
-  } aliases[] = {{"float", TL_FLOAT32}, {"half", TL_FLOAT16}, {"double", TL_FLOAT64}, {"long", TL_INT64}, {"int", TL_INT32}};
+  } aliases[] = {
+      {"float", TL_FLOAT32}, {"half", TL_FLOAT16}, {"double", TL_FLOAT64}, {"long", TL_INT64}, {"int", TL_INT32}};
   for (int i = 0; i < TL_DTYPES; i++)
     if (strcmp(name, dtypes[i].name) == 0) return *dtype = i, TL_OK;
   for (size_t i = 0; i < sizeof aliases / sizeof *aliases; i++)

@@ -15,9 +15,9 @@ tl_status tl_fail(int code, const char *op, const char *file, int line, const ch
 #define TL_FAIL(code, op, ...) tl_fail((code), (op), __FILE__, __LINE__, __VA_ARGS__)
 
 /* Passes a failure on. */
-#define TL_TRY(call)                      \
-  do {                                    \
-    tl_status try_status_ = (call);       \
+#define TL_TRY(call)                              \
+  do {                                            \
+    tl_status try_status_ = (call);               \
     if (try_status_ != TL_OK) return try_status_; \
   } while (0)
 
@@ -31,8 +31,8 @@ extern volatile int tl_interrupt_flag;
 tl_status tl_interrupted(const char *op); /* clears the flag, fails with TL_ERR_INTERRUPT */
 
 /* Every operation tests the interrupt flag once, before it does anything. */
-#define TL_CHECK_INTERRUPT(op)                                       \
-  do {                                                               \
+#define TL_CHECK_INTERRUPT(op)                                             \
+  do {                                                                     \
     if (__builtin_expect(tl_interrupt_flag, 0)) return tl_interrupted(op); \
   } while (0)
 

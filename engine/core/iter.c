@@ -53,8 +53,7 @@ static int merge_dims(tl_iter *it, int first, int end) {
   for (int d = first; d < end; d++) {
     if (it->shape[d] == 1) continue;
     bool merges = kept > first;
-    for (int i = 0; i < it->n && merges; i++)
-      merges = it->op[i].stride[kept - 1] == it->op[i].stride[d] * it->shape[d];
+    for (int i = 0; i < it->n && merges; i++) merges = it->op[i].stride[kept - 1] == it->op[i].stride[d] * it->shape[d];
     if (merges) {
       it->shape[kept - 1] *= it->shape[d];
       for (int i = 0; i < it->n; i++) it->op[i].stride[kept - 1] = it->op[i].stride[d];
@@ -71,7 +70,8 @@ static void pad_scalar(tl_iter *it) {
   if (it->ndim > 0) return;
   it->ndim = 1;
   it->shape[0] = 1;
-  for (int i = 0; i < it->n; i++) it->op[i].stride[0] = it->op[i].data == NULL ? 0 : (int64_t)tl_dtype_size(it->op[i].dtype);
+  for (int i = 0; i < it->n; i++)
+    it->op[i].stride[0] = it->op[i].data == NULL ? 0 : (int64_t)tl_dtype_size(it->op[i].dtype);
 }
 
 /* Everything contiguous and of one shape, or constant: the usual case of small networks. */

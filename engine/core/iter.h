@@ -12,10 +12,10 @@ static inline int tl_compute_type(int dtype) {
 }
 
 typedef struct tl_operand {
-  char *data;                   /* first element; NULL for a constant */
-  int dtype;                    /* tl_dtype of what is stored */
-  double constant;              /* the value when data is NULL */
-  int64_t stride[TL_MAX_DIMS];  /* in BYTES, one a dim of the iterator; 0 where broadcast */
+  char *data;                  /* first element; NULL for a constant */
+  int dtype;                   /* tl_dtype of what is stored */
+  double constant;             /* the value when data is NULL */
+  int64_t stride[TL_MAX_DIMS]; /* in BYTES, one a dim of the iterator; 0 where broadcast */
 } tl_operand;
 
 /* n operands over one shape. Operand 0 is the output. Dims are ordered so that the last one is the innermost (smallest

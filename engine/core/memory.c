@@ -188,7 +188,7 @@ void tl_thread_exit(void) {
 #define ALIGNMENT 64
 #define HUGE_PAGE (2ull << 20)
 #define HUGE_MIN (4ull << 20)
-#define CPU_CLASSES 88      /* 64 << (c/2), times 1.5 for odd c: up to 2^49 bytes */
+#define CPU_CLASSES 88             /* 64 << (c/2), times 1.5 for odd c: up to 2^49 bytes */
 #define CACHE_LIMIT (256ull << 20) /* held for reuse at most */
 
 static struct {

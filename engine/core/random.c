@@ -53,7 +53,8 @@ tl_status tl_generator_state(tl_generator *g, double *seed, double *offset) {
 
 tl_status tl_generator_set_state(tl_generator *g, double seed, double offset) {
   TL_TRY(check_seed("set_state", seed));
-  if (!is_counter(offset)) return TL_FAIL(TL_ERR_VALUE, "set_state", "an offset is an integer from 0 to 2^53, got %g", offset);
+  if (!is_counter(offset))
+    return TL_FAIL(TL_ERR_VALUE, "set_state", "an offset is an integer from 0 to 2^53, got %g", offset);
   *(g == NULL ? &standard : g) = (tl_generator){(uint64_t)seed, (uint64_t)offset};
   return TL_OK;
 }

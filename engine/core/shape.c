@@ -9,7 +9,8 @@ tl_status tl_check_shape(const char *op, int ndim, const int64_t *shape, int dty
   int64_t product = 1, n = 1;
   for (int d = 0; d < ndim; d++) {
     if (shape[d] < 0)
-      return TL_FAIL(TL_ERR_SHAPE, op, "size %lld of dim %lld is negative", (long long)shape[d], (long long)tl_position(d));
+      return TL_FAIL(TL_ERR_SHAPE, op, "size %lld of dim %lld is negative", (long long)shape[d],
+                     (long long)tl_position(d));
     if (shape[d] > 0 && __builtin_mul_overflow(product, shape[d], &product)) goto too_big;
     n *= shape[d] > 0;
   }

@@ -33,8 +33,8 @@ static tl_status check_geometry(geometry *g, int n, const int64_t *stride, const
       return TL_FAIL(TL_ERR_VALUE, g->op, "stride %lld, padding %lld, dilation %lld: at least 1, 0 and 1 are needed",
                      (long long)g->stride[d], (long long)g->padding[d], (long long)g->dilation[d]);
     else if (g->stride[d] > TL_WINDOW_MAX || g->padding[d] > TL_WINDOW_MAX || g->dilation[d] > TL_WINDOW_MAX)
-      return TL_FAIL(TL_ERR_VALUE, g->op, "stride %lld, padding %lld, dilation %lld: %d is the most", (long long)g->stride[d],
-                     (long long)g->padding[d], (long long)g->dilation[d], TL_WINDOW_MAX);
+      return TL_FAIL(TL_ERR_VALUE, g->op, "stride %lld, padding %lld, dilation %lld: %d is the most",
+                     (long long)g->stride[d], (long long)g->padding[d], (long long)g->dilation[d], TL_WINDOW_MAX);
   return TL_OK;
 }
 

@@ -77,7 +77,9 @@ tl_status tl_to(tl_tensor *t, int dtype, tl_device device, tl_tensor **out) {
 
 tl_status tl_clone(tl_tensor *t, tl_tensor **out) { return recorded_copy(t, t->dtype, t->device, out); }
 
-tl_status tl_contiguous(tl_tensor *t, tl_tensor **out) { return t->contiguous ? tl_tensor_retain(t, out) : tl_clone(t, out); }
+tl_status tl_contiguous(tl_tensor *t, tl_tensor **out) {
+  return t->contiguous ? tl_tensor_retain(t, out) : tl_clone(t, out);
+}
 
 typedef struct copied {
   origin from;

@@ -11,7 +11,8 @@ tl_status tl_full(int ndim, const int64_t *shape, double value, int dtype, tl_de
 }
 
 /* out[i] = first + i * step */
-static tl_status range(const char *op, int64_t n, double first, double step, int dtype, tl_device device, tl_tensor **out) {
+static tl_status range(const char *op, int64_t n, double first, double step, int dtype, tl_device device,
+                       tl_tensor **out) {
   tl_tensor *t;
   TL_TRY(tl_empty(1, &n, dtype, device, &t));
   if (tl_kernels_of(t)->range == NULL) {

@@ -29,10 +29,21 @@ static tl_status class_loss_backward(tl_node *n, tl_tensor *const *grad_out, tl_
   if (st == TL_OK && tl_node_needs(n, 0)) st = tl_empty_like(x, x->dtype, &dx);
   if (st == TL_OK && tl_node_needs(n, 1)) st = tl_empty_like(x, x->dtype, &dt);
   if (st == TL_OK) {
-    tl_class_loss_grad_args a = {.outer = p->at.outer, .classes = p->at.classes, .inner = p->at.inner, .logits = p->logits,
-                                 .x = x, .target = s[SAVED_TARGET], .weight = s[SAVED_WEIGHT], .lse = s[SAVED_LSE],
-                                 .total = s[SAVED_TOTAL], .g = g, .ignore_index = p->ignore_index,
-                                 .smoothing = p->smoothing, .reduction = p->reduction, .dx = dx, .dt = dt};
+    tl_class_loss_grad_args a = {.outer = p->at.outer,
+                                 .classes = p->at.classes,
+                                 .inner = p->at.inner,
+                                 .logits = p->logits,
+                                 .x = x,
+                                 .target = s[SAVED_TARGET],
+                                 .weight = s[SAVED_WEIGHT],
+                                 .lse = s[SAVED_LSE],
+                                 .total = s[SAVED_TOTAL],
+                                 .g = g,
+                                 .ignore_index = p->ignore_index,
+                                 .smoothing = p->smoothing,
+                                 .reduction = p->reduction,
+                                 .dx = dx,
+                                 .dt = dt};
     st = tl_kernels_of(x)->class_loss_grad(&a);
   }
   tl_tensor_free(g);
@@ -55,15 +66,16 @@ static tl_status check_target(const char *op, const tl_tensor *x, const tl_tenso
   bool fits = target->ndim == x->ndim - 1;
   for (int d = 0; d < target->ndim && fits; d++) fits = target->shape[d] == x->shape[d == 0 ? 0 : d + 1];
   if (fits) return TL_OK;
-  return TL_FAIL(TL_ERR_SHAPE, op, "labels of %s do not belong to an input of %s: they have its shape without the class dim",
+  return TL_FAIL(TL_ERR_SHAPE, op,
+                 "labels of %s do not belong to an input of %s: they have its shape without the class dim",
                  tl_shape_of(target), tl_shape_of(x));
 }
 
 static tl_status check_weight(const char *op, const tl_tensor *x, tl_tensor *weight, int64_t classes) {
   if (weight == NULL) return TL_OK;
   if (weight->ndim != 1 || weight->shape[0] != classes)
-    return TL_FAIL(TL_ERR_SHAPE, op, "the weight is %s, the input of %s has %lld classes", tl_shape_of(weight), tl_shape_of(x),
-                   (long long)classes);
+    return TL_FAIL(TL_ERR_SHAPE, op, "the weight is %s, the input of %s has %lld classes", tl_shape_of(weight),
+                   tl_shape_of(x), (long long)classes);
   if (tl_records(1, &weight)) return TL_FAIL(TL_ERR_UNSUPPORTED, op, "no gradient goes to weight: pass it detached");
   return tl_check_same_device(op, x, weight);
 }
@@ -97,17 +109,18 @@ static tl_status bad_label(const char *op, const tl_tensor *target, const geomet
   if (target->ndim == 0)
     return TL_FAIL(TL_ERR_INDEX, op, "label %.0f is outside 0..%lld", label, (long long)at->classes - 1);
   if (at->inner == 1)
-    return TL_FAIL(TL_ERR_INDEX, op, "label %.0f in row %lld is outside 0..%lld", label, (long long)tl_position(index[0]),
-                   (long long)at->classes - 1);
+    return TL_FAIL(TL_ERR_INDEX, op, "label %.0f in row %lld is outside 0..%lld", label,
+                   (long long)tl_position(index[0]), (long long)at->classes - 1);
   return TL_FAIL(TL_ERR_INDEX, op, "label %.0f in row %lld, place %lld of the row, is outside 0..%lld", label,
-                 (long long)tl_position(index[0]), (long long)tl_position(line % at->inner), (long long)at->classes - 1);
+                 (long long)tl_position(index[0]), (long long)tl_position(line % at->inner),
+                 (long long)at->classes - 1);
 }
 
 /* ---- forward ---- */
 
 /* Kernel and history; s[] holds the dense operands and receives what the kernel leaves for backward. */
-static tl_status compute(const tl_node_class *cls, const payload *p, const tl_tensor *x, const tl_tensor *target, tl_tensor **s,
-                         tl_tensor **out) {
+static tl_status compute(const tl_node_class *cls, const payload *p, const tl_tensor *x, const tl_tensor *target,
+                         tl_tensor **s, tl_tensor **out) {
   int stats = tl_compute_dtype(x->dtype);
   int64_t lse_shape[3] = {2, p->at.outer, p->at.inner}, one = 1, shape[TL_MAX_DIMS], bad = -1;
   int ndim = 0;
@@ -117,10 +130,20 @@ static tl_status compute(const tl_node_class *cls, const payload *p, const tl_te
   TL_TRY(tl_empty(1, &one, stats, x->device, &s[SAVED_TOTAL]));
   tl_tensor *y;
   TL_TRY(tl_empty(ndim, shape, x->dtype, x->device, &y));
-  tl_class_loss_args a = {.outer = p->at.outer, .classes = p->at.classes, .inner = p->at.inner, .logits = p->logits,
-                          .x = s[SAVED_X], .target = s[SAVED_TARGET], .weight = s[SAVED_WEIGHT],
-                          .ignore_index = p->ignore_index, .smoothing = p->smoothing, .reduction = p->reduction, .y = y,
-                          .lse = s[SAVED_LSE], .total = s[SAVED_TOTAL], .bad = &bad};
+  tl_class_loss_args a = {.outer = p->at.outer,
+                          .classes = p->at.classes,
+                          .inner = p->at.inner,
+                          .logits = p->logits,
+                          .x = s[SAVED_X],
+                          .target = s[SAVED_TARGET],
+                          .weight = s[SAVED_WEIGHT],
+                          .ignore_index = p->ignore_index,
+                          .smoothing = p->smoothing,
+                          .reduction = p->reduction,
+                          .y = y,
+                          .lse = s[SAVED_LSE],
+                          .total = s[SAVED_TOTAL],
+                          .bad = &bad};
   tl_status st = tl_kernels_of(x)->class_loss(&a);
   if (st == TL_OK && bad >= 0) st = bad_label(cls->name, target, &p->at, bad);
   return tl_give(st, y, out);
@@ -130,8 +153,12 @@ static tl_status class_loss(const tl_node_class *cls, bool logits, tl_tensor *x,
                             int64_t ignore_index, double smoothing, int reduction, tl_tensor **out) {
   TL_AUTOCAST(TL_CAST_FULL, class_loss(cls, logits, cast[0], cast[1], weight, ignore_index, smoothing, reduction, out),
               x, target);
-  payload p = {.at = {1, 1, 1}, .logits = logits, .ignore_index = ignore_index, .smoothing = smoothing,
-               .reduction = reduction, .target_dtype = target->dtype};
+  payload p = {.at = {1, 1, 1},
+               .logits = logits,
+               .ignore_index = ignore_index,
+               .smoothing = smoothing,
+               .reduction = reduction,
+               .target_dtype = target->dtype};
   if (x->ndim == 1) p.at.classes = x->shape[0];
   else if (x->ndim > 1) p.at.outer = x->shape[0], p.at.classes = x->shape[1];
   for (int d = 2; d < x->ndim; d++) p.at.inner *= x->shape[d];
@@ -152,7 +179,7 @@ tl_status tl_nll_loss(tl_tensor *x, tl_tensor *target, tl_tensor *weight, int64_
   return class_loss(&nll_class, false, x, target, weight, ignore_index, 0, reduction, out);
 }
 
-tl_status tl_cross_entropy(tl_tensor *x, tl_tensor *target, tl_tensor *weight, int64_t ignore_index, double label_smoothing,
-                           int reduction, tl_tensor **out) {
+tl_status tl_cross_entropy(tl_tensor *x, tl_tensor *target, tl_tensor *weight, int64_t ignore_index,
+                           double label_smoothing, int reduction, tl_tensor **out) {
   return class_loss(&cross_entropy_class, true, x, target, weight, ignore_index, label_smoothing, reduction, out);
 }

@@ -16,7 +16,8 @@ static tl_status embedding_backward(tl_node *n, tl_tensor *const *grad_out, tl_t
   int64_t shape[2] = {p->rows, p->width};
   tl_status st = tl_empty(2, shape, g->dtype, g->device, &dw);
   if (st == TL_OK) {
-    tl_embedding_grad_args a = {.n = ids->numel, .rows = p->rows, .width = p->width, .padding = p->padding, .g = g, .ids = ids, .dw = dw};
+    tl_embedding_grad_args a = {
+        .n = ids->numel, .rows = p->rows, .width = p->width, .padding = p->padding, .g = g, .ids = ids, .dw = dw};
     st = tl_kernels_of(ids)->embedding_grad(&a);
   }
   tl_tensor_free(g);
@@ -56,7 +57,8 @@ static tl_status look_up(tl_tensor *w, tl_tensor *ids, tl_tensor **out) {
   shape[ids->ndim] = w->shape[1];
   tl_tensor *y;
   TL_TRY(tl_empty(ids->ndim + 1, shape, w->dtype, w->device, &y));
-  tl_embedding_args a = {.n = ids->numel, .rows = w->shape[0], .width = w->shape[1], .w = w, .ids = ids, .out = y, .bad = &bad};
+  tl_embedding_args a = {
+      .n = ids->numel, .rows = w->shape[0], .width = w->shape[1], .w = w, .ids = ids, .out = y, .bad = &bad};
   tl_status st = tl_kernels_of(w)->embedding(&a);
   if (st == TL_OK && bad >= 0) st = bad_id(w, ids, bad);
   return tl_give(st, y, out);

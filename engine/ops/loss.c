@@ -25,8 +25,17 @@ static tl_status loss_backward(tl_node *n, tl_tensor *const *grad_out, tl_tensor
   for (int i = 0; i < 2 && st == TL_OK; i++)
     if (tl_node_needs(n, i)) st = tl_empty_like(x, x->dtype, &d[i]);
   if (st == TL_OK) {
-    tl_loss_grad_args a = {.kind = p->kind, .numel = x->numel, .p = p->p, .x = x, .t = saved[1], .w = saved[2],
-                           .pw = saved[3], .g = g, .scale = p->scale, .dx = d[0], .dt = d[1]};
+    tl_loss_grad_args a = {.kind = p->kind,
+                           .numel = x->numel,
+                           .p = p->p,
+                           .x = x,
+                           .t = saved[1],
+                           .w = saved[2],
+                           .pw = saved[3],
+                           .g = g,
+                           .scale = p->scale,
+                           .dx = d[0],
+                           .dt = d[1]};
     st = tl_kernels_of(x)->loss_grad(&a);
   }
   for (int i = 0; i < 2 && st == TL_OK; i++)
@@ -47,8 +56,9 @@ static const tl_node_class kl_div_class = {"kl_div_loss", loss_backward, NULL};
 
 static tl_status check_pair(const char *op, const tl_tensor *x, const tl_tensor *target) {
   if (!tl_same_shape(x, target))
-    return TL_FAIL(TL_ERR_SHAPE, op, "the input is %s but the target %s: a loss does not broadcast, reshape one of them",
-                   tl_shape_of(x), tl_shape_of(target));
+    return TL_FAIL(TL_ERR_SHAPE, op,
+                   "the input is %s but the target %s: a loss does not broadcast, reshape one of them", tl_shape_of(x),
+                   tl_shape_of(target));
   if (!tl_is_floating(x->dtype) && !tl_is_floating(target->dtype))
     return TL_FAIL(TL_ERR_DTYPE, op, "needs a floating input, got %s", tl_dtype_name(x->dtype));
   return tl_check_same_device(op, x, target);
@@ -65,19 +75,20 @@ static tl_status reduction_scale(const char *op, int reduction, bool batchmean, 
 }
 
 /* A weight, expanded to x's shape and converted. NULL stays NULL. */
-static tl_status expanded(const char *op, const char *what, tl_tensor *weight, const tl_tensor *x, int dtype, tl_tensor **out) {
+static tl_status expanded(const char *op, const char *what, tl_tensor *weight, const tl_tensor *x, int dtype,
+                          tl_tensor **out) {
   *out = NULL;
   if (weight == NULL) return TL_OK;
   TL_TRY(tl_check_same_device(op, x, weight));
-  if (tl_records(1, &weight))
-    return TL_FAIL(TL_ERR_UNSUPPORTED, op, "no gradient goes to %s: pass it detached", what);
+  if (tl_records(1, &weight)) return TL_FAIL(TL_ERR_UNSUPPORTED, op, "no gradient goes to %s: pass it detached", what);
   int ndim;
   int64_t shape[TL_MAX_DIMS];
   TL_TRY(tl_broadcast(op, x, weight, &ndim, shape));
   bool fits = ndim == x->ndim;
   for (int d = 0; d < ndim && fits; d++) fits = shape[d] == x->shape[d];
   if (!fits)
-    return TL_FAIL(TL_ERR_SHAPE, op, "%s of %s does not broadcast to the input's %s", what, tl_shape_of(weight), tl_shape_of(x));
+    return TL_FAIL(TL_ERR_SHAPE, op, "%s of %s does not broadcast to the input's %s", what, tl_shape_of(weight),
+                   tl_shape_of(x));
   tl_tensor *view;
   TL_TRY(tl_expand(weight, x->ndim, x->shape, &view));
   tl_status st = tl_plain(view, dtype, out);
@@ -86,9 +97,10 @@ static tl_status expanded(const char *op, const char *what, tl_tensor *weight, c
 }
 
 static tl_status outside(const char *op, const tl_tensor *x, int64_t at) {
-  return TL_FAIL(TL_ERR_VALUE, op,
-                 "element %lld of the input %s or its target is not between 0 and 1: for logits there is BCEWithLogitsLoss",
-                 (long long)tl_position(at), tl_shape_of(x));
+  return TL_FAIL(
+      TL_ERR_VALUE, op,
+      "element %lld of the input %s or its target is not between 0 and 1: for logits there is BCEWithLogitsLoss",
+      (long long)tl_position(at), tl_shape_of(x));
 }
 
 typedef struct request {
@@ -106,8 +118,18 @@ static tl_status compute(const request *r, const tl_tensor *x, tl_tensor *const 
   tl_tensor *y;
   int64_t bad = -1;
   TL_TRY(tl_empty(reduction == TL_REDUCE_NONE ? x->ndim : 0, x->shape, operands[0]->dtype, x->device, &y));
-  tl_loss_args a = {.kind = r->kind, .numel = x->numel, .p = r->p, .x = operands[0], .t = operands[1], .w = operands[2],
-                    .pw = operands[3], .reduce = reduction != TL_REDUCE_NONE, .unit = r->unit, .scale = scale, .y = y, .bad = &bad};
+  tl_loss_args a = {.kind = r->kind,
+                    .numel = x->numel,
+                    .p = r->p,
+                    .x = operands[0],
+                    .t = operands[1],
+                    .w = operands[2],
+                    .pw = operands[3],
+                    .reduce = reduction != TL_REDUCE_NONE,
+                    .unit = r->unit,
+                    .scale = scale,
+                    .y = y,
+                    .bad = &bad};
   tl_status st = tl_kernels_of(x)->loss(&a);
   if (st == TL_OK && bad >= 0) st = outside(op, x, bad);
   return tl_give(st, y, out);
@@ -164,9 +186,10 @@ tl_status tl_bce_loss(tl_tensor *x, tl_tensor *target, tl_tensor *weight, int re
   return loss(&r, x, target, reduction, out);
 }
 
-tl_status tl_bce_with_logits_loss(tl_tensor *x, tl_tensor *target, tl_tensor *weight, tl_tensor *pos_weight, int reduction,
-                                  tl_tensor **out) {
-  request r = {.kind = TL_LOSS_bce_with_logits, .cls = &bce_with_logits_class, .weight = weight, .pos_weight = pos_weight};
+tl_status tl_bce_with_logits_loss(tl_tensor *x, tl_tensor *target, tl_tensor *weight, tl_tensor *pos_weight,
+                                  int reduction, tl_tensor **out) {
+  request r = {
+      .kind = TL_LOSS_bce_with_logits, .cls = &bce_with_logits_class, .weight = weight, .pos_weight = pos_weight};
   return loss(&r, x, target, reduction, out);
 }
 

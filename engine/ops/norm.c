@@ -55,9 +55,18 @@ static tl_status batch_norm_backward(tl_node *n, tl_tensor *const *grad_out, tl_
   tl_status st = tl_plain(grad_out[0], s[SAVED_X]->dtype, &g);
   if (st == TL_OK) st = make_gradients(n, s[SAVED_X], 1, &p->channels, d);
   if (st == TL_OK) {
-    tl_batch_norm_grad_args a = {.outer = p->outer, .channels = p->channels, .inner = p->inner, .g = g, .x = s[SAVED_X],
-                                 .w = s[SAVED_W], .mean = s[SAVED_MEAN], .invstd = s[SAVED_INVSTD],
-                                 .batch_stats = p->batch_stats, .dx = d[0], .dw = d[1], .db = d[2]};
+    tl_batch_norm_grad_args a = {.outer = p->outer,
+                                 .channels = p->channels,
+                                 .inner = p->inner,
+                                 .g = g,
+                                 .x = s[SAVED_X],
+                                 .w = s[SAVED_W],
+                                 .mean = s[SAVED_MEAN],
+                                 .invstd = s[SAVED_INVSTD],
+                                 .batch_stats = p->batch_stats,
+                                 .dx = d[0],
+                                 .dw = d[1],
+                                 .db = d[2]};
     st = tl_kernels_of(g)->batch_norm_grad(&a);
   }
   tl_tensor_free(g);
@@ -69,19 +78,22 @@ static const tl_node_class batch_norm_class = {"batch_norm", batch_norm_backward
 static tl_status check_running(const tl_tensor *x, tl_tensor *mean, tl_tensor *var, bool training) {
   const char *op = "batch_norm";
   if ((mean == NULL) != (var == NULL))
-    return TL_FAIL(TL_ERR_VALUE, op, "running_mean and running_var come together, got only %s", mean == NULL ? "running_var" : "running_mean");
+    return TL_FAIL(TL_ERR_VALUE, op, "running_mean and running_var come together, got only %s",
+                   mean == NULL ? "running_var" : "running_mean");
   TL_TRY(check_vector(op, "running_mean", x, mean, 1, &x->shape[1]));
   TL_TRY(check_vector(op, "running_var", x, var, 1, &x->shape[1]));
   tl_tensor *both[2] = {mean, var};
   for (int i = 0; i < 2 && mean != NULL; i++) {
-    if (tl_requires_grad(both[i])) return TL_FAIL(TL_ERR_STATE, op, "the running statistics are buffers: they cannot require gradients");
-    if (training && tl_overlaps_itself(both[i])) return TL_FAIL(TL_ERR_VALUE, op, "the running statistics are expanded: clone() them first");
+    if (tl_requires_grad(both[i]))
+      return TL_FAIL(TL_ERR_STATE, op, "the running statistics are buffers: they cannot require gradients");
+    if (training && tl_overlaps_itself(both[i]))
+      return TL_FAIL(TL_ERR_VALUE, op, "the running statistics are expanded: clone() them first");
   }
   return TL_OK;
 }
 
-static tl_status batch_norm_check(const tl_tensor *x, const tl_tensor *w, const tl_tensor *b, tl_tensor *mean, tl_tensor *var,
-                                  bool training) {
+static tl_status batch_norm_check(const tl_tensor *x, const tl_tensor *w, const tl_tensor *b, tl_tensor *mean,
+                                  tl_tensor *var, bool training) {
   const char *op = "batch_norm";
   TL_TRY(tl_check_floating(op, x));
   if (x->ndim < 2) return TL_FAIL(TL_ERR_SHAPE, op, "the input is (N, C, ..), got %s", tl_shape_of(x));
@@ -89,7 +101,9 @@ static tl_status batch_norm_check(const tl_tensor *x, const tl_tensor *w, const 
   TL_TRY(check_vector(op, "bias", x, b, 1, &x->shape[1]));
   TL_TRY(check_running(x, mean, var, training));
   if ((training || mean == NULL) && x->shape[1] > 0 && x->numel == x->shape[1])
-    return TL_FAIL(TL_ERR_SHAPE, op, "%s has one value per channel: there is no variance to train on, a batch needs more", tl_shape_of(x));
+    return TL_FAIL(TL_ERR_SHAPE, op,
+                   "%s has one value per channel: there is no variance to train on, a batch needs more",
+                   tl_shape_of(x));
   return TL_OK;
 }
 
@@ -98,13 +112,24 @@ typedef struct batch_operands {
   tl_tensor *saved[SAVED], *b, *running_mean, *running_var;
 } batch_operands;
 
-static tl_status batch_norm_kernel(const batch_payload *p, batch_operands *o, double momentum, double eps, tl_tensor *y) {
+static tl_status batch_norm_kernel(const batch_payload *p, batch_operands *o, double momentum, double eps,
+                                   tl_tensor *y) {
   tl_tensor *x = o->saved[SAVED_X];
   if (x->numel == 0) return TL_OK; /* no values: no statistics, and nothing moves */
-  tl_batch_norm_args a = {.outer = p->outer, .channels = p->channels, .inner = p->inner, .x = x, .w = o->saved[SAVED_W],
-                          .b = o->b, .running_mean = o->running_mean, .running_var = o->running_var,
-                          .batch_stats = p->batch_stats, .momentum = momentum, .eps = eps, .y = y,
-                          .mean = o->saved[SAVED_MEAN], .invstd = o->saved[SAVED_INVSTD]};
+  tl_batch_norm_args a = {.outer = p->outer,
+                          .channels = p->channels,
+                          .inner = p->inner,
+                          .x = x,
+                          .w = o->saved[SAVED_W],
+                          .b = o->b,
+                          .running_mean = o->running_mean,
+                          .running_var = o->running_var,
+                          .batch_stats = p->batch_stats,
+                          .momentum = momentum,
+                          .eps = eps,
+                          .y = y,
+                          .mean = o->saved[SAVED_MEAN],
+                          .invstd = o->saved[SAVED_INVSTD]};
   return tl_kernels_of(x)->batch_norm(&a);
 }
 
@@ -119,7 +144,10 @@ tl_status tl_batch_norm(tl_tensor *x, tl_tensor *w, tl_tensor *b, tl_tensor *run
                         bool training, double momentum, double eps, tl_tensor **out) {
   TL_TRY(batch_norm_check(x, w, b, running_mean, running_var, training));
   TL_KERNEL(x, batch_norm, "batch_norm");
-  batch_payload p = {x->shape[0], x->shape[1], 1, training || running_mean == NULL,
+  batch_payload p = {x->shape[0],
+                     x->shape[1],
+                     1,
+                     training || running_mean == NULL,
                      {x->dtype, w == NULL ? 0 : w->dtype, b == NULL ? 0 : b->dtype}};
   for (int d = 2; d < x->ndim; d++) p.inner *= x->shape[d];
   int stats = tl_compute_dtype(x->dtype);
@@ -164,9 +192,18 @@ static tl_status row_norm_backward(tl_node *n, tl_tensor *const *grad_out, tl_te
   tl_status st = tl_plain(grad_out[0], s[SAVED_X]->dtype, &g);
   if (st == TL_OK) st = make_gradients(n, s[SAVED_X], p->param_ndim, p->param_shape, d);
   if (st == TL_OK) {
-    tl_row_norm_grad_args a = {.rows = p->rows, .groups = p->groups, .channels = p->channels, .inner = p->inner, .g = g,
-                               .x = s[SAVED_X], .w = s[SAVED_W], .mean = s[SAVED_MEAN], .invstd = s[SAVED_INVSTD],
-                               .dx = d[0], .dw = d[1], .db = d[2]};
+    tl_row_norm_grad_args a = {.rows = p->rows,
+                               .groups = p->groups,
+                               .channels = p->channels,
+                               .inner = p->inner,
+                               .g = g,
+                               .x = s[SAVED_X],
+                               .w = s[SAVED_W],
+                               .mean = s[SAVED_MEAN],
+                               .invstd = s[SAVED_INVSTD],
+                               .dx = d[0],
+                               .dw = d[1],
+                               .db = d[2]};
     st = tl_kernels_of(g)->row_norm_grad(&a);
   }
   tl_tensor_free(g);
@@ -177,8 +214,8 @@ static const tl_node_class layer_norm_class = {"layer_norm", row_norm_backward, 
 static const tl_node_class group_norm_class = {"group_norm", row_norm_backward, NULL};
 static const tl_node_class rms_norm_class = {"rms_norm", row_norm_backward, NULL};
 
-static tl_status row_norm(const tl_node_class *cls, row_payload *p, tl_tensor *x, tl_tensor *w, tl_tensor *b, double eps,
-                          tl_tensor **out) {
+static tl_status row_norm(const tl_node_class *cls, row_payload *p, tl_tensor *x, tl_tensor *w, tl_tensor *b,
+                          double eps, tl_tensor **out) {
   TL_AUTOCAST(TL_CAST_FULL, row_norm(cls, p, cast[0], cast[1], cast[2], eps, out), x, w, b);
   TL_KERNEL(x, row_norm, cls->name);
   TL_TRY(check_vector(cls->name, "weight", x, w, p->param_ndim, p->param_shape));
@@ -195,9 +232,18 @@ static tl_status row_norm(const tl_node_class *cls, row_payload *p, tl_tensor *x
   if (st == TL_OK) st = tl_empty(1, &p->rows, stats, x->device, &s[SAVED_INVSTD]);
   if (st == TL_OK) st = tl_empty_like(x, x->dtype, &y);
   if (st == TL_OK) {
-    tl_row_norm_args a = {.rows = p->rows, .groups = p->groups, .channels = p->channels, .inner = p->inner,
-                          .x = s[SAVED_X], .w = s[SAVED_W], .b = bias, .centre = p->centre, .eps = eps, .y = y,
-                          .mean = s[SAVED_MEAN], .invstd = s[SAVED_INVSTD]};
+    tl_row_norm_args a = {.rows = p->rows,
+                          .groups = p->groups,
+                          .channels = p->channels,
+                          .inner = p->inner,
+                          .x = s[SAVED_X],
+                          .w = s[SAVED_W],
+                          .b = bias,
+                          .centre = p->centre,
+                          .eps = eps,
+                          .y = y,
+                          .mean = s[SAVED_MEAN],
+                          .invstd = s[SAVED_INVSTD]};
     st = tl_kernels_of(x)->row_norm(&a);
   }
   if (st == TL_OK) st = tl_record1(cls, y, 3, in, SAVED, s, p, sizeof *p);
@@ -223,7 +269,8 @@ static tl_status last_dims(const char *op, const tl_tensor *x, int n, const int6
   return TL_OK;
 }
 
-tl_status tl_layer_norm(tl_tensor *x, int n, const int64_t *shape, tl_tensor *w, tl_tensor *b, double eps, tl_tensor **out) {
+tl_status tl_layer_norm(tl_tensor *x, int n, const int64_t *shape, tl_tensor *w, tl_tensor *b, double eps,
+                        tl_tensor **out) {
   row_payload p = {.centre = true};
   TL_TRY(last_dims("layer_norm", x, n, shape, &p));
   return row_norm(&layer_norm_class, &p, x, w, b, eps, out);
@@ -242,8 +289,13 @@ tl_status tl_group_norm(tl_tensor *x, int64_t groups, tl_tensor *w, tl_tensor *b
   if (groups < 1 || x->shape[1] % groups != 0)
     return TL_FAIL(TL_ERR_VALUE, op, "%lld groups do not divide the %lld channels of %s", (long long)groups,
                    (long long)x->shape[1], tl_shape_of(x));
-  row_payload p = {.rows = x->shape[0] * groups, .groups = groups, .channels = x->shape[1] / groups, .inner = 1,
-                   .centre = true, .param_ndim = 1, .param_shape = {x->shape[1]}};
+  row_payload p = {.rows = x->shape[0] * groups,
+                   .groups = groups,
+                   .channels = x->shape[1] / groups,
+                   .inner = 1,
+                   .centre = true,
+                   .param_ndim = 1,
+                   .param_shape = {x->shape[1]}};
   for (int d = 2; d < x->ndim; d++) p.inner *= x->shape[d];
   return row_norm(&group_norm_class, &p, x, w, b, eps, out);
 }

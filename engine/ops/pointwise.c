@@ -55,7 +55,8 @@ static tl_status unary_backward(tl_node *n, tl_tensor *const *grad_out, tl_tenso
   tl_tensor *g = grad_out[0], *saved = g;
   if (n->saved_count > 0) TL_TRY(tl_node_saved(n, 0, &saved));
   tl_tensor *in[2] = {g, saved};
-  return run(u->fn, n->cls->name, tl_compute_type(g->dtype), g->dtype, g->ndim, g->shape, 2, in, NULL, u->p, u->q, grad_in);
+  return run(u->fn, n->cls->name, tl_compute_type(g->dtype), g->dtype, g->ndim, g->shape, 2, in, NULL, u->p, u->q,
+             grad_in);
 }
 
 static tl_status check_arithmetic(const row *r, int dtype) {
@@ -73,9 +74,21 @@ static tl_status record_unary(const row *r, tl_tensor *x, tl_tensor *y, double p
 /* Functions whose results leave the range of float16 soon: autocast has them in float32. */
 static bool needs_range(const row *r) {
   switch (r->fn) {
-    case TL_FN_exp: case TL_FN_expm1: case TL_FN_log: case TL_FN_log1p: case TL_FN_log2: case TL_FN_log10:
-    case TL_FN_rsqrt: case TL_FN_reciprocal: case TL_FN_pow: case TL_FN_softplus:
-    case TL_FN_tan: case TL_FN_sinh: case TL_FN_cosh: case TL_FN_asin: case TL_FN_acos: return true;
+    case TL_FN_exp:
+    case TL_FN_expm1:
+    case TL_FN_log:
+    case TL_FN_log1p:
+    case TL_FN_log2:
+    case TL_FN_log10:
+    case TL_FN_rsqrt:
+    case TL_FN_reciprocal:
+    case TL_FN_pow:
+    case TL_FN_softplus:
+    case TL_FN_tan:
+    case TL_FN_sinh:
+    case TL_FN_cosh:
+    case TL_FN_asin:
+    case TL_FN_acos: return true;
     default: return false;
   }
 }
@@ -85,8 +98,8 @@ static tl_status unary(const row *r, tl_tensor *x, double p, double q, tl_tensor
   int dtype = r->kind == KIND_FLOAT && !tl_is_floating(x->dtype) ? TL_FLOAT32 : x->dtype;
   TL_TRY(check_arithmetic(r, dtype));
   tl_tensor *y;
-  TL_TRY(run(r->fn, r->name, tl_compute_type(dtype), r->kind == KIND_BOOL ? TL_BOOL : dtype, x->ndim, x->shape, 1, &x, NULL,
-             p, q, &y));
+  TL_TRY(run(r->fn, r->name, tl_compute_type(dtype), r->kind == KIND_BOOL ? TL_BOOL : dtype, x->ndim, x->shape, 1, &x,
+             NULL, p, q, &y));
   return tl_give(r->saves == SAVES_ND ? TL_OK : record_unary(r, x, y, p, q), y, out);
 }
 
@@ -119,8 +132,9 @@ static tl_status unary_(const row *r, tl_tensor *x, double p, double q) {
   unary_payload u = {r->fn + 1, p, q};
   tl_tensor *save = old != NULL ? old : x;
   tl_write w;
-  tl_status st = r->saves == SAVES_ND ? tl_overwrite_begin(&w, x)
-                                      : tl_write_begin(&w, r->cls, x, 1, &x, r->saves == SAVES_NO ? 0 : 1, &save, &u, sizeof u);
+  tl_status st = r->saves == SAVES_ND
+                     ? tl_overwrite_begin(&w, x)
+                     : tl_write_begin(&w, r->cls, x, 1, &x, r->saves == SAVES_NO ? 0 : 1, &save, &u, sizeof u);
   if (st == TL_OK) st = tl_write_end(&w, x, run_into(r->fn, r->name, tl_compute_type(dtype), x, 1, &x, NULL, p, q));
   tl_tensor_free(old);
   return st;
@@ -141,9 +155,7 @@ typedef struct binary_payload {
 } binary_payload;
 
 /* Derivatives that are the incoming gradient itself need no kernel. */
-static bool passes_gradient(int fn, int which) {
-  return fn == TL_FN_add || (fn == TL_FN_sub && which == 0);
-}
+static bool passes_gradient(int fn, int which) { return fn == TL_FN_add || (fn == TL_FN_sub && which == 0); }
 
 static tl_status binary_backward(tl_node *n, tl_tensor *const *grad_out, tl_tensor **grad_in) {
   const binary_payload *b = n->payload;
@@ -157,7 +169,9 @@ static tl_status binary_backward(tl_node *n, tl_tensor *const *grad_out, tl_tens
     tl_tensor *full = NULL, *sum = NULL;
     tl_status st = TL_OK;
     if (passes_gradient(b->fn, i)) full = tl_hold(g);
-    else st = run(b->fn + 1 + i, n->cls->name, tl_compute_type(g->dtype), g->dtype, g->ndim, g->shape, 3, in, constants, 0, 0, &full);
+    else
+      st = run(b->fn + 1 + i, n->cls->name, tl_compute_type(g->dtype), g->dtype, g->ndim, g->shape, 3, in, constants, 0,
+               0, &full);
     if (st == TL_OK) st = tl_sum_to(full, s->ndim, s->shape, &sum);
     if (st == TL_OK) st = tl_to(sum, s->dtype, g->device, &grad_in[i]);
     tl_tensor_free(full);
@@ -195,7 +209,9 @@ static tl_status check_divisor(const row *r, int compute, tl_tensor *b, double s
 
 /* The dtype the two sides meet in. */
 static int common_type(const row *r, const tl_tensor *a, const tl_tensor *b, double sa, double sb) {
-  int dtype = b == NULL ? tl_result_type_scalar(a, sb) : a == NULL ? tl_result_type_scalar(b, sa) : tl_result_type(a, b);
+  int dtype = b == NULL   ? tl_result_type_scalar(a, sb)
+              : a == NULL ? tl_result_type_scalar(b, sa)
+                          : tl_result_type(a, b);
   return r->kind == KIND_FLOAT && !tl_is_floating(dtype) ? TL_FLOAT32 : dtype;
 }
 
@@ -294,29 +310,33 @@ static tl_status binary_(const row *r, tl_tensor *a, tl_tensor *b, double sb) {
 
 /* ---- the rows ---- */
 
-#define TL_UNARY(name, kind, f, df, saves)                                            \
-  static const tl_node_class name##_class = {#name, unary_backward, NULL};            \
+#define TL_UNARY(name, kind, f, df, saves)                                                        \
+  static const tl_node_class name##_class = {#name, unary_backward, NULL};                        \
   static const row name##_row = {#name, TL_FN_##name, KIND_##kind, SAVES_##saves, &name##_class}; \
   tl_status tl_##name(tl_tensor *x, tl_tensor **out) { return unary(&name##_row, x, 0, 0, out); } \
   tl_status tl_##name##_(tl_tensor *x) { return unary_(&name##_row, x, 0, 0); }
-#define TL_UNARY1(name, kind, f, df, saves)                                           \
-  static const tl_node_class name##_class = {#name, unary_backward, NULL};            \
-  static const row name##_row = {#name, TL_FN_##name, KIND_##kind, SAVES_##saves, &name##_class}; \
+#define TL_UNARY1(name, kind, f, df, saves)                                                                 \
+  static const tl_node_class name##_class = {#name, unary_backward, NULL};                                  \
+  static const row name##_row = {#name, TL_FN_##name, KIND_##kind, SAVES_##saves, &name##_class};           \
   tl_status tl_##name(tl_tensor *x, double p, tl_tensor **out) { return unary(&name##_row, x, p, 0, out); } \
   tl_status tl_##name##_(tl_tensor *x, double p) { return unary_(&name##_row, x, p, 0); }
-#define TL_UNARY2(name, kind, f, df, saves)                                           \
-  static const tl_node_class name##_class = {#name, unary_backward, NULL};            \
-  static const row name##_row = {#name, TL_FN_##name, KIND_##kind, SAVES_##saves, &name##_class}; \
+#define TL_UNARY2(name, kind, f, df, saves)                                                                           \
+  static const tl_node_class name##_class = {#name, unary_backward, NULL};                                            \
+  static const row name##_row = {#name, TL_FN_##name, KIND_##kind, SAVES_##saves, &name##_class};                     \
   tl_status tl_##name(tl_tensor *x, double p, double q, tl_tensor **out) { return unary(&name##_row, x, p, q, out); } \
   tl_status tl_##name##_(tl_tensor *x, double p, double q) { return unary_(&name##_row, x, p, q); }
-#define TL_BINARY(name, kind, f, da, db, saves)                                       \
-  static const tl_node_class name##_class = {#name, binary_backward, NULL};           \
-  static const row name##_row = {#name, TL_FN_##name, KIND_##kind, SAVES_##saves, &name##_class}; \
+#define TL_BINARY(name, kind, f, da, db, saves)                                                                     \
+  static const tl_node_class name##_class = {#name, binary_backward, NULL};                                         \
+  static const row name##_row = {#name, TL_FN_##name, KIND_##kind, SAVES_##saves, &name##_class};                   \
   tl_status tl_##name(tl_tensor *a, tl_tensor *b, tl_tensor **out) { return binary(&name##_row, a, b, 0, 0, out); } \
-  tl_status tl_##name##_(tl_tensor *a, tl_tensor *b) { return binary_(&name##_row, a, b, 0); } \
-  tl_status tl_##name##_scalar(tl_tensor *a, double s, tl_tensor **out) { return binary(&name##_row, a, NULL, 0, s, out); } \
-  tl_status tl_##name##_scalar_(tl_tensor *a, double s) { return binary_(&name##_row, a, NULL, s); } \
-  tl_status tl_##name##_rscalar(double s, tl_tensor *b, tl_tensor **out) { return binary(&name##_row, NULL, b, s, 0, out); }
+  tl_status tl_##name##_(tl_tensor *a, tl_tensor *b) { return binary_(&name##_row, a, b, 0); }                      \
+  tl_status tl_##name##_scalar(tl_tensor *a, double s, tl_tensor **out) {                                           \
+    return binary(&name##_row, a, NULL, 0, s, out);                                                                 \
+  }                                                                                                                 \
+  tl_status tl_##name##_scalar_(tl_tensor *a, double s) { return binary_(&name##_row, a, NULL, s); }                \
+  tl_status tl_##name##_rscalar(double s, tl_tensor *b, tl_tensor **out) {                                          \
+    return binary(&name##_row, NULL, b, s, 0, out);                                                                 \
+  }
 #include "ops/ops.def"
 
 static tl_status unary_square(tl_tensor *x, tl_tensor **out) { return tl_square(x, out); }

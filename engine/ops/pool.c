@@ -40,8 +40,8 @@ static tl_status set_windows(tl_pooling *p, const tl_tensor *x, const int64_t *k
                      (long long)p->kernel[d], (long long)p->stride[d], (long long)p->padding[d],
                      (long long)p->dilation[d]);
     if (p->kernel[d] > TL_WINDOW_MAX || p->stride[d] > TL_WINDOW_MAX || p->dilation[d] > TL_WINDOW_MAX)
-      return TL_FAIL(TL_ERR_VALUE, p->op, "kernel %lld, stride %lld, dilation %lld: %d is the most", (long long)p->kernel[d],
-                     (long long)p->stride[d], (long long)p->dilation[d], TL_WINDOW_MAX);
+      return TL_FAIL(TL_ERR_VALUE, p->op, "kernel %lld, stride %lld, dilation %lld: %d is the most",
+                     (long long)p->kernel[d], (long long)p->stride[d], (long long)p->dilation[d], TL_WINDOW_MAX);
     const int64_t reach = p->dilation[d] * (p->kernel[d] - 1) + 1;
     if (p->padding[d] > reach / 2)
       return TL_FAIL(TL_ERR_VALUE, p->op, "padding %lld: at most half the window of %lld elements is possible",

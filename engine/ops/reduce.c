@@ -104,7 +104,10 @@ tl_status tl_sum_to(tl_tensor *x, int ndim, const int64_t *shape, tl_tensor **ou
   if (!fits) {
     char text[TL_SHAPE_CHARS];
     return TL_FAIL(TL_ERR_SHAPE, "sum_to", "%s is no broadcast of %s", tl_shape_of(x),
-                   tl_shape_text(ndim < 0 ? 0 : ndim > TL_MAX_DIMS ? TL_MAX_DIMS : ndim, shape, text));
+                   tl_shape_text(ndim < 0             ? 0
+                                 : ndim > TL_MAX_DIMS ? TL_MAX_DIMS
+                                                      : ndim,
+                                 shape, text));
   }
   if (n == 0) return tl_tensor_retain(x, out);
   tl_tensor *sum;

@@ -4,8 +4,8 @@
 #include "core/iter.h"
 #include "core/tensor.h"
 
-static tl_status run_into(int fn, const char *op, tl_tensor *y, int compute, int n, tl_tensor *const *in, const double *constants,
-                          double p) {
+static tl_status run_into(int fn, const char *op, tl_tensor *y, int compute, int n, tl_tensor *const *in,
+                          const double *constants, double p) {
   tl_tensor *operands[4] = {y};
   double values[4] = {0};
   for (int i = 0; i < n; i++) {
@@ -252,7 +252,9 @@ static tl_status choose(const char *op, tl_tensor *mask, tl_tensor *a, double sa
   return tl_give(st, y, out);
 }
 
-tl_status tl_where(tl_tensor *cond, tl_tensor *a, tl_tensor *b, tl_tensor **out) { return choose("where", cond, a, 0, b, out); }
+tl_status tl_where(tl_tensor *cond, tl_tensor *a, tl_tensor *b, tl_tensor **out) {
+  return choose("where", cond, a, 0, b, out);
+}
 
 tl_status tl_masked_fill(tl_tensor *x, tl_tensor *mask, double value, tl_tensor **out) {
   return choose("masked_fill", mask, NULL, value, x, out);

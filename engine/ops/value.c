@@ -5,7 +5,8 @@
 
 tl_status tl_to_doubles(const tl_tensor *t, int64_t n, double *values) {
   if (n != t->numel)
-    return TL_FAIL(TL_ERR_VALUE, "to_doubles", "room for %lld values, the tensor has %lld", (long long)n, (long long)t->numel);
+    return TL_FAIL(TL_ERR_VALUE, "to_doubles", "room for %lld values, the tensor has %lld", (long long)n,
+                   (long long)t->numel);
   if (n == 0) return TL_OK;
   tl_tensor *host = NULL, *wide = NULL;
   bool grad = tl_set_grad_enabled(false);
@@ -33,14 +34,13 @@ tl_status tl_item(const tl_tensor *t, double *value) {
 }
 
 tl_status tl_get(const tl_tensor *t, int n, const int64_t *index, double *value) {
-  if (n != t->ndim)
-    return TL_FAIL(TL_ERR_INDEX, "get", "%d indices for a tensor of %s", n, tl_shape_of(t));
+  if (n != t->ndim) return TL_FAIL(TL_ERR_INDEX, "get", "%d indices for a tensor of %s", n, tl_shape_of(t));
   int64_t shape[1] = {1}, strides[1] = {1}, offset = t->offset;
   for (int d = 0; d < n; d++) {
     int64_t i = index[d] < 0 ? index[d] + t->shape[d] : index[d];
     if (i < 0 || i >= t->shape[d])
-      return TL_FAIL(TL_ERR_INDEX, "get", "index %lld is out of range for dim %lld of %s", (long long)tl_position(index[d]),
-                     (long long)tl_position(d), tl_shape_of(t));
+      return TL_FAIL(TL_ERR_INDEX, "get", "index %lld is out of range for dim %lld of %s",
+                     (long long)tl_position(index[d]), (long long)tl_position(d), tl_shape_of(t));
     offset += i * t->strides[d];
   }
   tl_tensor *one;
@@ -50,7 +50,8 @@ tl_status tl_get(const tl_tensor *t, int n, const int64_t *index, double *value)
   return st;
 }
 
-tl_status tl_from_memory(int ndim, const int64_t *shape, int dtype, tl_device device, const void *data, tl_tensor **out) {
+tl_status tl_from_memory(int ndim, const int64_t *shape, int dtype, tl_device device, const void *data,
+                         tl_tensor **out) {
   tl_tensor *t;
   TL_TRY(tl_empty(ndim, shape, dtype, device, &t));
   size_t bytes = (size_t)t->numel * tl_dtype_size(dtype);
@@ -73,7 +74,8 @@ tl_status tl_set_data(tl_tensor *t, tl_tensor *value) {
     return TL_FAIL(TL_ERR_STATE, "set_data", "the tensor was computed by %s: only a leaf can take over other data",
                    tl_grad_fn_name(t));
   if (t->requires_grad && !tl_is_floating(value->dtype))
-    return TL_FAIL(TL_ERR_DTYPE, "set_data", "a tensor that requires gradients cannot become %s", tl_dtype_name(value->dtype));
+    return TL_FAIL(TL_ERR_DTYPE, "set_data", "a tensor that requires gradients cannot become %s",
+                   tl_dtype_name(value->dtype));
   tl_tensor *grad = NULL;
   if (t->grad != NULL && tl_same_shape(t, value)) {
     bool recording = tl_set_grad_enabled(false);

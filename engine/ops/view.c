@@ -40,7 +40,7 @@ static tl_status permute_backward(tl_node *n, tl_tensor *const *grad_out, tl_ten
 
 typedef struct part_payload {
   int ndim, d;
-  int64_t shape[TL_MAX_DIMS]; /* of the whole */
+  int64_t shape[TL_MAX_DIMS];  /* of the whole */
   int64_t first, length, step; /* along d; length -1: one position, without its dim */
 } part_payload;
 
@@ -50,8 +50,9 @@ static tl_status part_backward(tl_node *n, tl_tensor *const *grad_out, tl_tensor
   tl_tensor *whole, *place = NULL;
   TL_TRY(tl_full(p->ndim, p->shape, 0, grad_out[0]->dtype, grad_out[0]->device, &whole));
   if (p->length == 0) return tl_give(TL_OK, whole, &grad_in[0]);
-  tl_status st = p->length < 0 ? tl_select(whole, p->d, p->first, &place)
-                               : tl_slice(whole, p->d, p->first, p->first + (p->length - 1) * p->step + 1, p->step, &place);
+  tl_status st = p->length < 0
+                     ? tl_select(whole, p->d, p->first, &place)
+                     : tl_slice(whole, p->d, p->first, p->first + (p->length - 1) * p->step + 1, p->step, &place);
   if (st == TL_OK) st = tl_copy_(place, grad_out[0]);
   tl_tensor_free(place);
   return tl_give(st, whole, &grad_in[0]);
@@ -75,7 +76,8 @@ static tl_status give_view(tl_tensor *t, const tl_node_class *cls, const void *p
 /* A -1 among the sizes becomes what is left; the number of elements must agree. */
 static tl_status infer_shape(const char *op, const tl_tensor *t, int ndim, const int64_t *wish, int64_t *shape) {
   int unknown = -1;
-  if (ndim < 0 || ndim > TL_MAX_DIMS) return TL_FAIL(TL_ERR_SHAPE, op, "%d dims asked for, a tensor has 0 to %d", ndim, TL_MAX_DIMS);
+  if (ndim < 0 || ndim > TL_MAX_DIMS)
+    return TL_FAIL(TL_ERR_SHAPE, op, "%d dims asked for, a tensor has 0 to %d", ndim, TL_MAX_DIMS);
   int64_t known = 1;
   char text[TL_SHAPE_CHARS];
   tl_shape_text(ndim, wish, text);
@@ -94,7 +96,8 @@ static tl_status infer_shape(const char *op, const tl_tensor *t, int ndim, const
     known *= shape[unknown];
   }
   if (known != t->numel)
-    return TL_FAIL(TL_ERR_SHAPE, op, "%s with %lld elements does not fit into %s", tl_shape_of(t), (long long)t->numel, text);
+    return TL_FAIL(TL_ERR_SHAPE, op, "%s with %lld elements does not fit into %s", tl_shape_of(t), (long long)t->numel,
+                   text);
   return TL_OK;
 }
 
@@ -155,8 +158,8 @@ tl_status tl_flatten(tl_tensor *t, int first, int last, tl_tensor **out) {
   TL_TRY(tl_check_dim("flatten", t->ndim, &first));
   TL_TRY(tl_check_dim("flatten", t->ndim, &last));
   if (first > last)
-    return TL_FAIL(TL_ERR_VALUE, "flatten", "the first dim %lld comes after the last %lld", (long long)tl_position(first),
-                   (long long)tl_position(last));
+    return TL_FAIL(TL_ERR_VALUE, "flatten", "the first dim %lld comes after the last %lld",
+                   (long long)tl_position(first), (long long)tl_position(last));
   int64_t shape[TL_MAX_DIMS], product = 1;
   int ndim = 0;
   for (int d = 0; d < first; d++) shape[ndim++] = t->shape[d];
@@ -169,8 +172,7 @@ tl_status tl_flatten(tl_tensor *t, int first, int last, tl_tensor **out) {
 /* ---- dims: order, size 1, expansion ---- */
 
 tl_status tl_permute(tl_tensor *t, int n, const int *dims, tl_tensor **out) {
-  if (n != t->ndim)
-    return TL_FAIL(TL_ERR_SHAPE, "permute", "%d dims named for a tensor of %s", n, tl_shape_of(t));
+  if (n != t->ndim) return TL_FAIL(TL_ERR_SHAPE, "permute", "%d dims named for a tensor of %s", n, tl_shape_of(t));
   order p = {.n = n};
   uint32_t mask;
   int64_t shape[TL_MAX_DIMS], strides[TL_MAX_DIMS];
@@ -211,7 +213,8 @@ tl_status tl_squeeze(tl_tensor *t, int d, tl_tensor **out) {
 tl_status tl_squeeze_all(tl_tensor *t, tl_tensor **out) { return squeeze(t, UINT32_MAX, out); }
 
 tl_status tl_unsqueeze(tl_tensor *t, int d, tl_tensor **out) {
-  if (t->ndim == TL_MAX_DIMS) return TL_FAIL(TL_ERR_SHAPE, "unsqueeze", "%s has %d dims already", tl_shape_of(t), TL_MAX_DIMS);
+  if (t->ndim == TL_MAX_DIMS)
+    return TL_FAIL(TL_ERR_SHAPE, "unsqueeze", "%s has %d dims already", tl_shape_of(t), TL_MAX_DIMS);
   TL_TRY(tl_check_dim("unsqueeze", t->ndim + 1, &d));
   int64_t shape[TL_MAX_DIMS], strides[TL_MAX_DIMS];
   for (int i = 0; i < d; i++) shape[i] = t->shape[i], strides[i] = t->strides[i];
@@ -285,8 +288,8 @@ static tl_status part(tl_tensor *t, int d, int64_t first, int64_t length, int64_
   shape[d] = length;
   if (length > 1) strides[d] *= step; /* else nothing steps, and the product could overflow */
   part_payload p = part_of(t, d, first, length, step);
-  return give_view(t, &part_class, &p, sizeof p, t->ndim, shape, strides, t->offset + (length > 0 ? first * t->strides[d] : 0),
-                   out);
+  return give_view(t, &part_class, &p, sizeof p, t->ndim, shape, strides,
+                   t->offset + (length > 0 ? first * t->strides[d] : 0), out);
 }
 
 tl_status tl_narrow(tl_tensor *t, int d, int64_t first, int64_t length, tl_tensor **out) {

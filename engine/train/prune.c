@@ -131,7 +131,8 @@ static tl_status prune(const candidates *c, int64_t count) {
   int64_t standing = 0;
   for (int64_t i = 0; i < c->n; i++) standing += stands(c, i);
   if (count < 0 || count > standing)
-    return TL_FAIL(TL_ERR_VALUE, "prune", "%lld cannot be pruned: there are %lld left", (long long)count, (long long)standing);
+    return TL_FAIL(TL_ERR_VALUE, "prune", "%lld cannot be pruned: there are %lld left", (long long)count,
+                   (long long)standing);
   if (count == 0) return TL_OK;
   int64_t *histogram = tl_host_alloc(DIGITS * sizeof *histogram);
   if (histogram == NULL) return TL_FAIL(TL_ERR_MEMORY, "prune", "no memory for a histogram");
@@ -170,11 +171,12 @@ tl_status tl_prune_groups(tl_tensor *scores, tl_tensor *mask, int d, int keep, i
   const char *op = "two_four";
   TL_TRY(check_scores(op, scores, mask));
   TL_TRY(tl_check_dim(op, scores->ndim, &d));
-  if (keep < 0 || group < 1 || keep > group) return TL_FAIL(TL_ERR_VALUE, op, "%d of every %d cannot stay", keep, group);
+  if (keep < 0 || group < 1 || keep > group)
+    return TL_FAIL(TL_ERR_VALUE, op, "%d of every %d cannot stay", keep, group);
   const int64_t n = scores->ndim == 0 ? 1 : scores->shape[d];
   if (n % group != 0)
-    return TL_FAIL(TL_ERR_SHAPE, op, "dim %lld of %s is not a multiple of %d", (long long)tl_position(d), tl_shape_of(scores),
-                   group);
+    return TL_FAIL(TL_ERR_SHAPE, op, "dim %lld of %s is not a multiple of %d", (long long)tl_position(d),
+                   tl_shape_of(scores), group);
   candidates c;
   TL_TRY(load(scores, mask, &c));
   int64_t inner = 1;

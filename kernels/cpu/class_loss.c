@@ -45,7 +45,8 @@ static tl_status forward(const tl_class_loss_args *a, const arrays *v, int compu
   tl_lines l = tl_lines_of(a->outer, a->classes, a->inner);
   tl_class_sum few[32], *sums = few, all = {0, 0, -1};
   if (l.blocks > 32) sums = tl_host_alloc((size_t)l.blocks * sizeof *sums);
-  if (sums == NULL) return TL_FAIL(TL_ERR_MEMORY, "cross_entropy", "no memory for %lld partial sums", (long long)l.blocks);
+  if (sums == NULL)
+    return TL_FAIL(TL_ERR_MEMORY, "cross_entropy", "no memory for %lld partial sums", (long long)l.blocks);
   if (a->x->numel >= TL_PARALLEL_MIN) {
 #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < l.blocks; i++) sums[i] = block_sum(a, v, compute, &l, i);

@@ -101,7 +101,8 @@ static F(line_grad) F(line_grad_of)(const tl_class_loss_grad_args *a, const F(cl
 }
 
 /* dx = mass * exp(x - shift - ls) for the whole block, 0 where mass is 0 */
-static void F(softmax_part)(const F(class_arrays) * v, const tl_lines *l, const tl_line_block *b, const F(line_grad) * d) {
+static void F(softmax_part)(const F(class_arrays) * v, const tl_lines *l, const tl_line_block *b,
+                            const F(line_grad) * d) {
   const T *shift = v->lse_in + b->line, *ls = shift + l->outer * l->inner, *x = v->x + b->base;
   T *dx = v->dx + b->base;
   int64_t n = l->n;

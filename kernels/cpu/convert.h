@@ -74,38 +74,38 @@ static inline int64_t tl_double_to_int64(double d) {
 }
 
 /* Loads n elements at `src` with a stride in bytes into dst, and stores them back: one pair for each compute type. */
-#define TL_LOAD_CASE(DTYPE, S, EXPR)                       \
-  case DTYPE:                                              \
-    if (stride == (int64_t)sizeof(S)) {                    \
-      const S *s = (const S *)src;                         \
-      for (int i = 0; i < n; i++) {                        \
-        const S v = s[i];                                  \
-        dst[i] = (EXPR);                                   \
-      }                                                    \
-    } else {                                               \
-      for (int i = 0; i < n; i++, src += stride) {         \
-        S v;                                               \
-        memcpy(&v, src, sizeof v);                         \
-        dst[i] = (EXPR);                                   \
-      }                                                    \
-    }                                                      \
+#define TL_LOAD_CASE(DTYPE, S, EXPR)               \
+  case DTYPE:                                      \
+    if (stride == (int64_t)sizeof(S)) {            \
+      const S *s = (const S *)src;                 \
+      for (int i = 0; i < n; i++) {                \
+        const S v = s[i];                          \
+        dst[i] = (EXPR);                           \
+      }                                            \
+    } else {                                       \
+      for (int i = 0; i < n; i++, src += stride) { \
+        S v;                                       \
+        memcpy(&v, src, sizeof v);                 \
+        dst[i] = (EXPR);                           \
+      }                                            \
+    }                                              \
     break;
 
-#define TL_STORE_CASE(DTYPE, S, EXPR)                      \
-  case DTYPE:                                              \
-    if (stride == (int64_t)sizeof(S)) {                    \
-      S *d = (S *)dst;                                     \
-      for (int i = 0; i < n; i++) {                        \
-        const T v = src[i];                                \
-        d[i] = (S)(EXPR);                                  \
-      }                                                    \
-    } else {                                               \
-      for (int i = 0; i < n; i++, dst += stride) {         \
-        const T v = src[i];                                \
-        const S w = (S)(EXPR);                             \
-        memcpy(dst, &w, sizeof w);                         \
-      }                                                    \
-    }                                                      \
+#define TL_STORE_CASE(DTYPE, S, EXPR)              \
+  case DTYPE:                                      \
+    if (stride == (int64_t)sizeof(S)) {            \
+      S *d = (S *)dst;                             \
+      for (int i = 0; i < n; i++) {                \
+        const T v = src[i];                        \
+        d[i] = (S)(EXPR);                          \
+      }                                            \
+    } else {                                       \
+      for (int i = 0; i < n; i++, dst += stride) { \
+        const T v = src[i];                        \
+        const S w = (S)(EXPR);                     \
+        memcpy(dst, &w, sizeof w);                 \
+      }                                            \
+    }                                              \
     break;
 
 #define T float

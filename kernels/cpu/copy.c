@@ -22,11 +22,13 @@ static void convert_row(char *dst, const tl_operand *to, int64_t to_stride, cons
   for (int64_t done = 0; done < length; done += TL_CHUNK) {
     int n = length - done < TL_CHUNK ? (int)(length - done) : TL_CHUNK;
     if (through == TL_FLOAT32) {
-      if (src == NULL) for (int i = 0; i < n; i++) buffer.f32[i] = (float)from->constant;
+      if (src == NULL)
+        for (int i = 0; i < n; i++) buffer.f32[i] = (float)from->constant;
       else tl_load_f32(buffer.f32, from->dtype, src + done * from_stride, from_stride, n);
       tl_store_f32(dst + done * to_stride, to->dtype, to_stride, buffer.f32, n);
     } else if (through == TL_FLOAT64) {
-      if (src == NULL) for (int i = 0; i < n; i++) buffer.f64[i] = from->constant;
+      if (src == NULL)
+        for (int i = 0; i < n; i++) buffer.f64[i] = from->constant;
       else tl_load_f64(buffer.f64, from->dtype, src + done * from_stride, from_stride, n);
       tl_store_f64(dst + done * to_stride, to->dtype, to_stride, buffer.f64, n);
     } else {
@@ -42,11 +44,11 @@ static void move_row(char *dst, int64_t to_stride, const char *src, int64_t from
     memmove(dst, src, (size_t)length * size);
     return;
   }
-#define MOVE(S)                                             \
-  for (int64_t i = 0; i < length; i++) {                    \
-    S v;                                                    \
-    memcpy(&v, src + i * from_stride, sizeof v);            \
-    memcpy(dst + i * to_stride, &v, sizeof v);              \
+#define MOVE(S)                                  \
+  for (int64_t i = 0; i < length; i++) {         \
+    S v;                                         \
+    memcpy(&v, src + i * from_stride, sizeof v); \
+    memcpy(dst + i * to_stride, &v, sizeof v);   \
   }
   switch (size) {
     case 1: MOVE(uint8_t) break;

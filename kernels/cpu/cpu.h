@@ -85,15 +85,17 @@ tl_status tl_cpu_span_scale(int n, const tl_span *list, double factor);
 tl_status tl_cpu_span_clamp(int n, const tl_span *list, double limit);
 tl_status tl_cpu_span_unscale(int n, const tl_span *list, const float *inverse, float *found);
 tl_status tl_cpu_conv_forward(const tl_convolution *c, const void *x, const void *w, const void *bias, void *y);
-tl_status tl_cpu_conv_backward(const tl_convolution *c, const void *x, const void *w, const void *dy, void *dx, void *dw,
-                               void *dbias);
-tl_status tl_cpu_arg_extreme(bool largest, int dtype, const void *x, int64_t outer, int64_t n, int64_t inner, int64_t *ids);
-tl_status tl_cpu_cumsum(int from, const void *x, int to, void *y, int64_t outer, int64_t n, int64_t inner, bool reverse);
+tl_status tl_cpu_conv_backward(const tl_convolution *c, const void *x, const void *w, const void *dy, void *dx,
+                               void *dw, void *dbias);
+tl_status tl_cpu_arg_extreme(bool largest, int dtype, const void *x, int64_t outer, int64_t n, int64_t inner,
+                             int64_t *ids);
+tl_status tl_cpu_cumsum(int from, const void *x, int to, void *y, int64_t outer, int64_t n, int64_t inner,
+                        bool reverse);
 tl_status tl_cpu_find_bad_id(const int64_t *ids, int64_t n, int64_t limit, int64_t *at);
 tl_status tl_cpu_index_select(size_t size, const void *x, int64_t outer, int64_t n, int64_t inner, int64_t m,
                               const int64_t *ids, void *y);
-tl_status tl_cpu_index_add(int dtype, const void *x, int64_t outer, int64_t n, int64_t inner, int64_t m, const int64_t *ids,
-                           double alpha, void *y);
+tl_status tl_cpu_index_add(int dtype, const void *x, int64_t outer, int64_t n, int64_t inner, int64_t m,
+                           const int64_t *ids, double alpha, void *y);
 tl_status tl_cpu_gather(const tl_iter *it, int64_t stride);
 tl_status tl_cpu_scatter_add(const tl_iter *it, int64_t stride);
 tl_status tl_cpu_nonzero(const uint8_t *flags, int ndim, const int64_t *shape, int64_t *out);
@@ -111,6 +113,8 @@ tl_status tl_cpu_multinomial(const double *weights, int64_t rows, int64_t c, int
 
 /* f16 <-> f32 without hardware help where the compiler has none; bf16 rounds to nearest even, nan stays nan. */
 typedef uint16_t tl_half;
-typedef struct tl_bf16 { uint16_t bits; } tl_bf16;
+typedef struct tl_bf16 {
+  uint16_t bits;
+} tl_bf16;
 
 #endif

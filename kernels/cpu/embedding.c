@@ -19,16 +19,16 @@ tl_status tl_cpu_embedding(const tl_embedding_args *a) {
 }
 
 /* Rows first..end-1 of the table: every thread reads all ids and adds those of its own rows, in their order. */
-#define ADD_ROWS(SUF, T)                                                                                               \
-  static void add_rows_##SUF(const tl_embedding_grad_args *a, const T *g, T *dw, int64_t first, int64_t end) {        \
-    const int64_t *ids = tl_data(a->ids);                                                                              \
-    memset(dw + first * a->width, 0, (size_t)((end - first) * a->width) * sizeof(T));                                  \
-    for (int64_t i = 0; i < a->n; i++) {                                                                               \
-      if (ids[i] < first || ids[i] >= end || ids[i] == a->padding) continue;                                           \
-      const T *from = g + i * a->width;                                                                                \
-      T *to = dw + ids[i] * a->width;                                                                                  \
-      for (int64_t k = 0; k < a->width; k++) to[k] += from[k];                                                         \
-    }                                                                                                                  \
+#define ADD_ROWS(SUF, T)                                                                                       \
+  static void add_rows_##SUF(const tl_embedding_grad_args *a, const T *g, T *dw, int64_t first, int64_t end) { \
+    const int64_t *ids = tl_data(a->ids);                                                                      \
+    memset(dw + first * a->width, 0, (size_t)((end - first) * a->width) * sizeof(T));                          \
+    for (int64_t i = 0; i < a->n; i++) {                                                                       \
+      if (ids[i] < first || ids[i] >= end || ids[i] == a->padding) continue;                                   \
+      const T *from = g + i * a->width;                                                                        \
+      T *to = dw + ids[i] * a->width;                                                                          \
+      for (int64_t k = 0; k < a->width; k++) to[k] += from[k];                                                 \
+    }                                                                                                          \
   }
 ADD_ROWS(f32, float)
 ADD_ROWS(f64, double)

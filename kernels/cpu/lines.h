@@ -7,8 +7,8 @@
 
 #include <stdint.h>
 
-#define TL_LINES 128        /* most lines of a block */
-#define TL_LINE_PIECE 1024  /* elements of a block of rows, unless it is one longer row */
+#define TL_LINES 128       /* most lines of a block */
+#define TL_LINE_PIECE 1024 /* elements of a block of rows, unless it is one longer row */
 
 typedef struct tl_lines {
   int64_t outer, n, inner;

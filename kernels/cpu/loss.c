@@ -29,10 +29,10 @@ static arrays widen(tl_wide *w, tl_tensor *x, tl_tensor *t, tl_tensor *wt, tl_te
                     tl_tensor *dx, tl_tensor *dt) {
   arrays v;
   if (w->compute == TL_FLOAT64)
-    v.f64 = (loss_arrays_f64){tl_wide_in(w, x),  tl_wide_in(w, t),  tl_wide_in(w, wt),  tl_wide_in(w, pw),
+    v.f64 = (loss_arrays_f64){tl_wide_in(w, x), tl_wide_in(w, t),  tl_wide_in(w, wt),  tl_wide_in(w, pw),
                               tl_wide_in(w, g), tl_wide_out(w, y), tl_wide_out(w, dx), tl_wide_out(w, dt)};
   else
-    v.f32 = (loss_arrays_f32){tl_wide_in(w, x),  tl_wide_in(w, t),  tl_wide_in(w, wt),  tl_wide_in(w, pw),
+    v.f32 = (loss_arrays_f32){tl_wide_in(w, x), tl_wide_in(w, t),  tl_wide_in(w, wt),  tl_wide_in(w, pw),
                               tl_wide_in(w, g), tl_wide_out(w, y), tl_wide_out(w, dx), tl_wide_out(w, dt)};
   return v;
 }

@@ -1,34 +1,38 @@
 /* loss_body.h: the rows of ops/losses.def as loops in the type T; loss.c includes it for float and double. Each loop takes
  * n <= TL_CHUNK elements. */
 
-#define TL_LOSS(name, value, dx_, dt_)                                                                          \
-  static void F(name)(int64_t n, T *restrict y, const T *restrict xs, const T *restrict ts, const T *restrict pws, T p) { \
-    (void)p, (void)pws;                                                                                         \
-    _Pragma("omp simd") for (int64_t i = 0; i < n; i++) {                                                       \
-      const T x = xs[i], t = ts[i], pw = pws == NULL ? 1 : pws[i], d = x - t, a = f_abs(d);                     \
-      (void)x, (void)t, (void)pw, (void)a;                                                                      \
-      y[i] = (value);                                                                                           \
-    }                                                                                                           \
-  }                                                                                                             \
-  static void F(name##_dx)(int64_t n, T *restrict y, const T *restrict xs, const T *restrict ts, const T *restrict pws, T p) { \
-    (void)p, (void)pws;                                                                                         \
-    _Pragma("omp simd") for (int64_t i = 0; i < n; i++) {                                                       \
-      const T x = xs[i], t = ts[i], pw = pws == NULL ? 1 : pws[i], d = x - t, a = f_abs(d);                     \
-      (void)x, (void)t, (void)pw, (void)a;                                                                      \
-      y[i] = (dx_);                                                                                             \
-    }                                                                                                           \
-  }                                                                                                             \
-  static void F(name##_dt)(int64_t n, T *restrict y, const T *restrict xs, const T *restrict ts, const T *restrict pws, T p) { \
-    (void)p, (void)pws;                                                                                         \
-    _Pragma("omp simd") for (int64_t i = 0; i < n; i++) {                                                       \
-      const T x = xs[i], t = ts[i], pw = pws == NULL ? 1 : pws[i], d = x - t, a = f_abs(d);                     \
-      (void)x, (void)t, (void)pw, (void)a;                                                                      \
-      y[i] = (dt_);                                                                                             \
-    }                                                                                                           \
+#define TL_LOSS(name, value, dx_, dt_)                                                                             \
+  static void F(name)(int64_t n, T *restrict y, const T *restrict xs, const T *restrict ts, const T *restrict pws, \
+                      T p) {                                                                                       \
+    (void)p, (void)pws;                                                                                            \
+    _Pragma("omp simd") for (int64_t i = 0; i < n; i++) {                                                          \
+      const T x = xs[i], t = ts[i], pw = pws == NULL ? 1 : pws[i], d = x - t, a = f_abs(d);                        \
+      (void)x, (void)t, (void)pw, (void)a;                                                                         \
+      y[i] = (value);                                                                                              \
+    }                                                                                                              \
+  }                                                                                                                \
+  static void F(name##_dx)(int64_t n, T *restrict y, const T *restrict xs, const T *restrict ts,                   \
+                           const T *restrict pws, T p) {                                                           \
+    (void)p, (void)pws;                                                                                            \
+    _Pragma("omp simd") for (int64_t i = 0; i < n; i++) {                                                          \
+      const T x = xs[i], t = ts[i], pw = pws == NULL ? 1 : pws[i], d = x - t, a = f_abs(d);                        \
+      (void)x, (void)t, (void)pw, (void)a;                                                                         \
+      y[i] = (dx_);                                                                                                \
+    }                                                                                                              \
+  }                                                                                                                \
+  static void F(name##_dt)(int64_t n, T *restrict y, const T *restrict xs, const T *restrict ts,                   \
+                           const T *restrict pws, T p) {                                                           \
+    (void)p, (void)pws;                                                                                            \
+    _Pragma("omp simd") for (int64_t i = 0; i < n; i++) {                                                          \
+      const T x = xs[i], t = ts[i], pw = pws == NULL ? 1 : pws[i], d = x - t, a = f_abs(d);                        \
+      (void)x, (void)t, (void)pw, (void)a;                                                                         \
+      y[i] = (dt_);                                                                                                \
+    }                                                                                                              \
   }
 #include "ops/losses.def"
 
-typedef void (*F(loss_loop))(int64_t n, T *restrict y, const T *restrict x, const T *restrict t, const T *restrict pw, T p);
+typedef void (*F(loss_loop))(int64_t n, T *restrict y, const T *restrict x, const T *restrict t, const T *restrict pw,
+                             T p);
 
 static const struct {
   F(loss_loop) value, dx, dt;
@@ -63,8 +67,8 @@ static double F(loss_range)(const tl_loss_args *a, const F(loss_arrays) * v, int
 }
 
 /* out = derivative * weight * scale * g, for elements first..end-1; g is one value or one for each element */
-static void F(loss_grad_range)(const tl_loss_grad_args *a, const F(loss_arrays) * v, F(loss_loop) loop, T *out, int64_t first,
-                               int64_t end) {
+static void F(loss_grad_range)(const tl_loss_grad_args *a, const F(loss_arrays) * v, F(loss_loop) loop, T *out,
+                               int64_t first, int64_t end) {
   bool one = a->g->numel == 1;
   const T factor = (T)a->scale * (one ? v->g[0] : 1);
   for (int64_t i = first; i < end; i += TL_CHUNK) {

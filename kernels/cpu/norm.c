@@ -40,14 +40,14 @@ tl_status tl_cpu_batch_norm(const tl_batch_norm_args *a) {
   tl_wide w = tl_wide_begin(a->x);
   arrays v = {0};
   bool moves = a->batch_stats; /* the running statistics are written, too */
-#define FILL(m)                                                 \
-  m.x = tl_wide_in(&w, a->x);                                   \
-  m.w = tl_wide_in(&w, a->w);                                   \
-  m.b = tl_wide_in(&w, a->b);                                   \
-  m.running_mean = tl_wide_inout(&w, a->running_mean, moves);   \
-  m.running_var = tl_wide_inout(&w, a->running_var, moves);     \
-  m.y = tl_wide_out(&w, a->y);                                  \
-  m.mean = tl_wide_out(&w, a->mean);                            \
+#define FILL(m)                                               \
+  m.x = tl_wide_in(&w, a->x);                                 \
+  m.w = tl_wide_in(&w, a->w);                                 \
+  m.b = tl_wide_in(&w, a->b);                                 \
+  m.running_mean = tl_wide_inout(&w, a->running_mean, moves); \
+  m.running_var = tl_wide_inout(&w, a->running_var, moves);   \
+  m.y = tl_wide_out(&w, a->y);                                \
+  m.mean = tl_wide_out(&w, a->mean);                          \
   m.invstd = tl_wide_out(&w, a->invstd)
   if (w.compute == TL_FLOAT64) {
     FILL(v.f64);
@@ -75,14 +75,14 @@ static void backward(const tl_batch_norm_grad_args *a, const arrays *v, int comp
 tl_status tl_cpu_batch_norm_grad(const tl_batch_norm_grad_args *a) {
   tl_wide w = tl_wide_begin(a->x);
   arrays v = {0};
-#define FILL(m)                              \
-  m.g = tl_wide_in(&w, a->g);                \
-  m.x = tl_wide_in(&w, a->x);                \
-  m.w = tl_wide_in(&w, a->w);                \
-  m.mean_in = tl_wide_in(&w, a->mean);       \
-  m.invstd_in = tl_wide_in(&w, a->invstd);   \
-  m.dx = tl_wide_out(&w, a->dx);             \
-  m.dw = tl_wide_out(&w, a->dw);             \
+#define FILL(m)                            \
+  m.g = tl_wide_in(&w, a->g);              \
+  m.x = tl_wide_in(&w, a->x);              \
+  m.w = tl_wide_in(&w, a->w);              \
+  m.mean_in = tl_wide_in(&w, a->mean);     \
+  m.invstd_in = tl_wide_in(&w, a->invstd); \
+  m.dx = tl_wide_out(&w, a->dx);           \
+  m.dw = tl_wide_out(&w, a->dw);           \
   m.db = tl_wide_out(&w, a->db)
   if (w.compute == TL_FLOAT64) {
     FILL(v.f64);

@@ -34,8 +34,8 @@ typedef struct F(batch_arrays) {
 } F(batch_arrays);
 
 /* Channel c's statistics are known: keeps them, moves the running ones, gives y's coefficients. */
-static void F(settle)(const tl_batch_norm_args *a, const F(batch_arrays) * v, int64_t c, double mean, double var, T *shift,
-                      T *scale, T *offset) {
+static void F(settle)(const tl_batch_norm_args *a, const F(batch_arrays) * v, int64_t c, double mean, double var,
+                      T *shift, T *scale, T *offset) {
   double n = (double)a->outer * (double)a->inner, invstd = 1 / sqrt(var + a->eps);
   if (a->batch_stats && v->running_mean != NULL) {
     v->running_mean[c] = (T)((double)v->running_mean[c] + a->momentum * (mean - (double)v->running_mean[c]));
@@ -87,7 +87,8 @@ static void F(batch_grad_channel)(const tl_batch_norm_grad_args *a, const F(batc
   if (v->db != NULL) v->db[c] = (T)sg;
   if (v->dx == NULL) return;
   double scale = invstd * (v->w == NULL ? 1 : (double)v->w[c]);
-  const T p = (T)scale, q = a->batch_stats ? (T)(-scale * invstd * invstd * sgx / n) : 0, r = a->batch_stats ? (T)(-scale * sg / n) : 0;
+  const T p = (T)scale, q = a->batch_stats ? (T)(-scale * invstd * invstd * sgx / n) : 0,
+          r = a->batch_stats ? (T)(-scale * sg / n) : 0;
   for (int64_t o = 0; o < a->outer; o++) {
     const T *xp = x + o * stride, *gp = g + o * stride;
     T *dp = v->dx + c * a->inner + o * stride;
@@ -98,7 +99,8 @@ static void F(batch_grad_channel)(const tl_batch_norm_grad_args *a, const F(batc
 
 /* ---- batch norm of (outer, channels): `count` neighbouring channels at a time ---- */
 
-static void F(column_sums)(const T *x, int64_t rows, int64_t stride, int64_t count, const T *shift, double *s1, double *s2) {
+static void F(column_sums)(const T *x, int64_t rows, int64_t stride, int64_t count, const T *shift, double *s1,
+                           double *s2) {
   for (int64_t j = 0; j < count; j++) s1[j] = s2[j] = 0;
   for (int64_t first = 0; first < rows; first += ROWS) {
     int64_t end = first + ROWS < rows ? first + ROWS : rows;
@@ -158,7 +160,8 @@ static void F(batch_columns)(const tl_batch_norm_args *a, const F(batch_arrays) 
   }
 }
 
-static void F(batch_grad_columns)(const tl_batch_norm_grad_args *a, const F(batch_arrays) * v, int64_t c, int64_t count) {
+static void F(batch_grad_columns)(const tl_batch_norm_grad_args *a, const F(batch_arrays) * v, int64_t c,
+                                  int64_t count) {
   double sg[COLUMNS] = {0}, sgx[COLUMNS] = {0}, n = (double)a->outer;
   const T *m = v->mean_in + c;
   T p[COLUMNS], q[COLUMNS], r[COLUMNS];

@@ -14,32 +14,52 @@ typedef void (*loop_f64)(int n, double *restrict out, const double *const *in, d
 typedef void (*loop_i64)(int n, int64_t *restrict out, const int64_t *const *in, double p, double q);
 
 /* out may be one of the inputs (in-place), always element for element: the simd pragma is right all the same. */
-#define LOOP(name, ...)                                                                              \
-  static void SUFFIX(name)(int n, T *out, const T *const *in, double p_, double q_) {                \
-    const T p = (T)p_, q = (T)q_;                                                                    \
-    (void)p, (void)q;                                                                                \
-    __VA_ARGS__                                                                                      \
+#define LOOP(name, ...)                                                               \
+  static void SUFFIX(name)(int n, T *out, const T *const *in, double p_, double q_) { \
+    const T p = (T)p_, q = (T)q_;                                                     \
+    (void)p, (void)q;                                                                 \
+    __VA_ARGS__                                                                       \
   }
-#define UNARY_LOOP(name, f) \
-  LOOP(name, const T *i0 = in[0]; _Pragma("omp simd") for (int i = 0; i < n; i++) { const T x = i0[i]; out[i] = (T)(f); })
-#define UNARY_GRAD_LOOP(name, df)                                                                          \
-  LOOP(name##_grad, const T *i0 = in[0]; const T *i1 = in[1]; _Pragma("omp simd") for (int i = 0; i < n; i++) { \
-    const T g = i0[i], x = i1[i], y = x; (void)g, (void)x, (void)y; out[i] = (T)(df); })
-#define BINARY_LOOP(name, f)                                                                         \
-  LOOP(name, const T *i0 = in[0]; const T *i1 = in[1]; _Pragma("omp simd") for (int i = 0; i < n; i++) { \
-    const T a = i0[i], b = i1[i]; out[i] = (T)(f); })
-#define BINARY_GRAD_LOOP(name, df)                                                                    \
-  LOOP(name, const T *i0 = in[0]; const T *i1 = in[1]; const T *i2 = in[2]; _Pragma("omp simd") for (int i = 0; i < n; i++) { \
-    const T g = i0[i], a = i1[i], b = i2[i]; (void)g, (void)a, (void)b; out[i] = (T)(df); })
-#define TERNARY_LOOP(name, f)                                                                         \
-  LOOP(name, const T *i0 = in[0]; const T *i1 = in[1]; const T *i2 = in[2]; _Pragma("omp simd") for (int i = 0; i < n; i++) { \
-    const T a = i0[i], b = i1[i], c = i2[i]; out[i] = (T)(f); })
+#define UNARY_LOOP(name, f)                                                        \
+  LOOP(                                                                            \
+      name, const T *i0 = in[0]; _Pragma("omp simd") for (int i = 0; i < n; i++) { \
+        const T x = i0[i];                                                         \
+        out[i] = (T)(f);                                                           \
+      })
+#define UNARY_GRAD_LOOP(name, df)                                                                              \
+  LOOP(                                                                                                        \
+      name##_grad, const T *i0 = in[0]; const T *i1 = in[1]; _Pragma("omp simd") for (int i = 0; i < n; i++) { \
+        const T g = i0[i], x = i1[i], y = x;                                                                   \
+        (void)g, (void)x, (void)y;                                                                             \
+        out[i] = (T)(df);                                                                                      \
+      })
+#define BINARY_LOOP(name, f)                                                                            \
+  LOOP(                                                                                                 \
+      name, const T *i0 = in[0]; const T *i1 = in[1]; _Pragma("omp simd") for (int i = 0; i < n; i++) { \
+        const T a = i0[i], b = i1[i];                                                                   \
+        out[i] = (T)(f);                                                                                \
+      })
+#define BINARY_GRAD_LOOP(name, df)                                         \
+  LOOP(                                                                    \
+      name, const T *i0 = in[0]; const T *i1 = in[1]; const T *i2 = in[2]; \
+      _Pragma("omp simd") for (int i = 0; i < n; i++) {                    \
+        const T g = i0[i], a = i1[i], b = i2[i];                           \
+        (void)g, (void)a, (void)b;                                         \
+        out[i] = (T)(df);                                                  \
+      })
+#define TERNARY_LOOP(name, f)                                              \
+  LOOP(                                                                    \
+      name, const T *i0 = in[0]; const T *i1 = in[1]; const T *i2 = in[2]; \
+      _Pragma("omp simd") for (int i = 0; i < n; i++) {                    \
+        const T a = i0[i], b = i1[i], c = i2[i];                           \
+        out[i] = (T)(f);                                                   \
+      })
 
-#define EXTRA_LOOPS                              \
-  BINARY_LOOP(add_scaled, a + p * b)             \
-  TERNARY_LOOP(addcmul, a + p * b * c)           \
-  TERNARY_LOOP(addcdiv, a + p * b / c)           \
-  BINARY_LOOP(lerp, a + p * (b - a))             \
+#define EXTRA_LOOPS                    \
+  BINARY_LOOP(add_scaled, a + p * b)   \
+  TERNARY_LOOP(addcmul, a + p * b * c) \
+  TERNARY_LOOP(addcdiv, a + p * b / c) \
+  BINARY_LOOP(lerp, a + p * (b - a))   \
   TERNARY_LOOP(where, a != 0 ? b : c)
 
 /* kinds that integers do not compute in */
@@ -83,12 +103,12 @@ EXTRA_LOOPS
 #define TL_UNARY(name, kind, f, df, saves) INT_##kind(UNARY_LOOP(name, f))
 #define TL_UNARY1 TL_UNARY
 /* clamp's bounds stay doubles: +-inf are no integers */
-#define TL_UNARY2(name, kind, f, df, saves)                                                             \
-  INT_##kind(static void SUFFIX(name)(int n, T *out, const T *const *in, double p, double q) {          \
-    for (int i = 0; i < n; i++) {                                                                       \
-      const T x = in[0][i];                                                                             \
-      out[i] = (T)(f);                                                                                  \
-    }                                                                                                   \
+#define TL_UNARY2(name, kind, f, df, saves)                                                    \
+  INT_##kind(static void SUFFIX(name)(int n, T *out, const T *const *in, double p, double q) { \
+    for (int i = 0; i < n; i++) {                                                              \
+      const T x = in[0][i];                                                                    \
+      out[i] = (T)(f);                                                                         \
+    }                                                                                          \
   })
 #define TL_BINARY(name, kind, f, da, db, saves) INT_##kind(BINARY_LOOP(name, f))
 #include "ops/ops.def"
@@ -107,14 +127,14 @@ static const struct {
 #define I64_FLOAT(name) NULL
 #define I64_ANY(name) name##_i64
 #define I64_BOOL(name) name##_i64
-#define TL_UNARY(name, kind, f, df, saves)                                \
-  [TL_FN_##name] = {name##_f32, name##_f64, I64_##kind(name), 1},         \
+#define TL_UNARY(name, kind, f, df, saves)                        \
+  [TL_FN_##name] = {name##_f32, name##_f64, I64_##kind(name), 1}, \
   [TL_FN_##name##_grad] = {name##_grad_f32, name##_grad_f64, NULL, 2},
 #define TL_UNARY1 TL_UNARY
 #define TL_UNARY2 TL_UNARY
-#define TL_BINARY(name, kind, f, da, db, saves)                           \
-  [TL_FN_##name] = {name##_f32, name##_f64, I64_##kind(name), 2},         \
-  [TL_FN_##name##_da] = {name##_da_f32, name##_da_f64, NULL, 3},          \
+#define TL_BINARY(name, kind, f, da, db, saves)                   \
+  [TL_FN_##name] = {name##_f32, name##_f64, I64_##kind(name), 2}, \
+  [TL_FN_##name##_da] = {name##_da_f32, name##_da_f64, NULL, 3},  \
   [TL_FN_##name##_db] = {name##_db_f32, name##_db_f64, NULL, 3},
 #include "ops/ops.def"
     [TL_FN_add_scaled] = {add_scaled_f32, add_scaled_f64, add_scaled_i64, 2},
@@ -128,8 +148,8 @@ static const struct {
 
 /* One innermost row: `length` elements from the given operand addresses. Generated for each compute type. */
 #define ROW(SUF, CT, DT)                                                                                         \
-  static void row_##SUF(void (*loop)(int, CT *, const CT *const *, double, double), const tl_iter *it, char *const *at, \
-                        int64_t length, double p, double q) {                                                    \
+  static void row_##SUF(void (*loop)(int, CT *, const CT *const *, double, double), const tl_iter *it,           \
+                        char *const *at, int64_t length, double p, double q) {                                   \
     int inputs = it->n - 1, inner = it->ndim - 1;                                                                \
     CT buffer[IN + 1][TL_CHUNK] __attribute__((aligned(64)));                                                    \
     const CT *in[IN];                                                                                            \
@@ -199,7 +219,9 @@ static void run_range(int fn, int compute, const tl_iter *it, int64_t first, int
 
 tl_status tl_cpu_pointwise(int fn, int compute, const tl_iter *it, double p, double q) {
   if (it->numel == 0) return TL_OK;
-  bool exists = compute == TL_FLOAT32 ? loops[fn].f32 != NULL : compute == TL_FLOAT64 ? loops[fn].f64 != NULL : loops[fn].i64 != NULL;
+  bool exists = compute == TL_FLOAT32   ? loops[fn].f32 != NULL
+                : compute == TL_FLOAT64 ? loops[fn].f64 != NULL
+                                        : loops[fn].i64 != NULL;
   if (!exists || loops[fn].inputs != it->n - 1)
     return TL_FAIL(TL_ERR_UNSUPPORTED, "pointwise", "function %d does not compute in %s", fn, tl_dtype_name(compute));
   if (it->numel < TL_PARALLEL_MIN) {

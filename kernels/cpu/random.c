@@ -147,7 +147,7 @@ tl_status tl_cpu_random(int kind, const tl_iter *it, uint64_t seed, uint64_t off
     for (; first < end; first += TL_CHUNK) {                                                                 \
       int n = end - first < TL_CHUNK ? (int)(end - first) : TL_CHUNK;                                        \
       bool direct = sizeof(T) == (size_t)size;                                                               \
-      const uint32_t *w = tl_words(raw, seed, offset + (uint64_t)first, n);                                     \
+      const uint32_t *w = tl_words(raw, seed, offset + (uint64_t)first, n);                                  \
       const T *from = direct ? (const T *)(x + first * size) : buffer;                                       \
       T *to = direct ? (T *)(y + first * size) : buffer;                                                     \
       if (!direct) tl_load_##NAME(buffer, dtype, x + first * size, size, n);                                 \

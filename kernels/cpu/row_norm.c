@@ -34,12 +34,12 @@ tl_status tl_cpu_row_norm(const tl_row_norm_args *a) {
   if (a->x->numel == 0) return TL_OK;
   tl_wide w = tl_wide_begin(a->x);
   arrays v = {0};
-#define FILL(m)                        \
-  m.x = tl_wide_in(&w, a->x);          \
-  m.w = tl_wide_in(&w, a->w);          \
-  m.b = tl_wide_in(&w, a->b);          \
-  m.y = tl_wide_out(&w, a->y);         \
-  m.mean = tl_wide_out(&w, a->mean);   \
+#define FILL(m)                      \
+  m.x = tl_wide_in(&w, a->x);        \
+  m.w = tl_wide_in(&w, a->w);        \
+  m.b = tl_wide_in(&w, a->b);        \
+  m.y = tl_wide_out(&w, a->y);       \
+  m.mean = tl_wide_out(&w, a->mean); \
   m.invstd = tl_wide_out(&w, a->invstd)
   if (w.compute == TL_FLOAT64) {
     FILL(v.f64);

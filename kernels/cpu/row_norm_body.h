@@ -128,7 +128,8 @@ static void F(norm_row_grad)(const tl_row_norm_grad_args *a, const F(row_arrays)
 }
 
 /* Rows first..end-1, added to dw and db, which are zeroed first. */
-static void F(norm_rows_grad)(const tl_row_norm_grad_args *a, const F(row_arrays) * v, int64_t first, int64_t end, T *dw, T *db) {
+static void F(norm_rows_grad)(const tl_row_norm_grad_args *a, const F(row_arrays) * v, int64_t first, int64_t end,
+                              T *dw, T *db) {
   size_t bytes = (size_t)(a->groups * a->channels) * sizeof(T);
   if (dw != NULL) memset(dw, 0, bytes);
   if (db != NULL) memset(db, 0, bytes);
@@ -153,8 +154,9 @@ static tl_status F(row_norm_grad)(const tl_row_norm_grad_args *a, const F(row_ar
   if (parts == NULL) return TL_FAIL(TL_ERR_MEMORY, "layer_norm", "no memory for partial sums of the weight's gradient");
 #pragma omp parallel for schedule(static)
   for (int64_t b = 0; b < blocks; b++)
-    F(norm_rows_grad)(a, v, b * a->rows / blocks, (b + 1) * a->rows / blocks, v->dw == NULL ? NULL : parts + b * 2 * n,
-                      v->db == NULL ? NULL : parts + (b * 2 + 1) * n);
+    F(norm_rows_grad)
+    (a, v, b * a->rows / blocks, (b + 1) * a->rows / blocks, v->dw == NULL ? NULL : parts + b * 2 * n,
+     v->db == NULL ? NULL : parts + (b * 2 + 1) * n);
   F(add_parts)(parts, blocks, 2 * n, n, v->dw);
   F(add_parts)(parts + n, blocks, 2 * n, n, v->db);
   tl_host_free(parts);

@@ -39,9 +39,11 @@ static void backward(const tl_softmax_grad_args *a, int compute, const void *g, 
   for (int64_t i = 0; i < l.blocks; i++) {
     tl_line_block b = tl_line_block_of(&l, i);
     if (compute == TL_FLOAT64)
-      softmax_grad_block_f64(&l, &b, a->log, (const double *)g + b.base, (const double *)y + b.base, (double *)dx + b.base);
+      softmax_grad_block_f64(&l, &b, a->log, (const double *)g + b.base, (const double *)y + b.base,
+                             (double *)dx + b.base);
     else
-      softmax_grad_block_f32(&l, &b, a->log, (const float *)g + b.base, (const float *)y + b.base, (float *)dx + b.base);
+      softmax_grad_block_f32(&l, &b, a->log, (const float *)g + b.base, (const float *)y + b.base,
+                             (float *)dx + b.base);
   }
 }
 

@@ -5,7 +5,8 @@
 #endif
 
 /* Not inlined or cloned: GCC 12 forgets the simd pragma in such copies and leaves a scalar loop. */
-static __attribute__((noinline, noclone)) void F(shifted_piece)(const T *x, int64_t n, T shift, double *s1, double *s2) {
+static __attribute__((noinline, noclone)) void F(shifted_piece)(const T *x, int64_t n, T shift, double *s1,
+                                                                double *s2) {
   T a = 0, b = 0;
 #pragma omp simd reduction(+ : a, b)
   for (int64_t i = 0; i < n; i++) {

@@ -1,7 +1,6 @@
 /* table.c: this instruction set's kernels as the table that the backend hands out. */
 #include "cpu.h"
 
-
 extern const tl_kernels TL_ISA_NAME(tl_cpu_kernels);
 const tl_kernels TL_ISA_NAME(tl_cpu_kernels) = {
     .pointwise = tl_cpu_pointwise,

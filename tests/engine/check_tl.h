@@ -9,22 +9,23 @@
 
 #include "tlua.h"
 
-#define ck_ok(call)                                                                                     \
-  do {                                                                                                  \
-    tl_status status_ = (call);                                                                         \
+#define ck_ok(call)                                                                                      \
+  do {                                                                                                   \
+    tl_status status_ = (call);                                                                          \
     ck_assert_msg(status_ == TL_OK, "%s: %s: %s", #call, tl_last_error()->op, tl_last_error()->message); \
   } while (0)
 
 /* The call fails with this code and a message that contains `text`. */
-#define ck_fails(call, code_, text)                                                                      \
-  do {                                                                                                   \
-    tl_status status_ = (call);                                                                          \
-    ck_assert_msg(status_ == (code_), "%s: status %d, expected %d", #call, status_, (code_));             \
-    ck_assert_msg(strstr(tl_last_error()->message, text) != NULL, "'%s' does not contain '%s'",           \
-                  tl_last_error()->message, text);                                                       \
+#define ck_fails(call, code_, text)                                                             \
+  do {                                                                                          \
+    tl_status status_ = (call);                                                                 \
+    ck_assert_msg(status_ == (code_), "%s: status %d, expected %d", #call, status_, (code_));   \
+    ck_assert_msg(strstr(tl_last_error()->message, text) != NULL, "'%s' does not contain '%s'", \
+                  tl_last_error()->message, text);                                              \
   } while (0)
 
-#define SHAPE(...) (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (const int64_t[]){__VA_ARGS__}
+#define SHAPE(...) \
+  (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (const int64_t[]) { __VA_ARGS__ }
 
 static inline int64_t live_tensors(void) {
   tl_memory_stats s;
@@ -41,11 +42,12 @@ static inline void ck_values(const tl_tensor *t, int64_t n, const double *expect
     if (isnan(expected[i]) && isnan(v[i])) continue;
     if (v[i] == expected[i]) continue;
     double scale = fabs(expected[i]) > 1 ? fabs(expected[i]) : 1;
-    ck_assert_msg(fabs(v[i] - expected[i]) <= tolerance * scale, "element %lld is %.9g, expected %.9g", (long long)i, v[i], expected[i]);
+    ck_assert_msg(fabs(v[i] - expected[i]) <= tolerance * scale, "element %lld is %.9g, expected %.9g", (long long)i,
+                  v[i], expected[i]);
   }
   free(v);
 }
-#define ck_tensor(t, tolerance, ...)                                                             \
+#define ck_tensor(t, tolerance, ...) \
   ck_values(t, (int64_t)(sizeof((double[]){__VA_ARGS__}) / sizeof(double)), (const double[]){__VA_ARGS__}, tolerance)
 
 static inline tl_tensor *make_tensor(int dtype, int ndim, const int64_t *shape, const double *values) {
@@ -54,8 +56,9 @@ static inline tl_tensor *make_tensor(int dtype, int ndim, const int64_t *shape, 
   return t;
 }
 #define TENSOR(dtype, shape, ...) make_tensor(dtype, shape, (const double[]){__VA_ARGS__})
-#define VECTOR(...) \
-  make_tensor(TL_FLOAT32, 1, (const int64_t[]){(int64_t)(sizeof((double[]){__VA_ARGS__}) / sizeof(double))}, (const double[]){__VA_ARGS__})
+#define VECTOR(...)                                                                                          \
+  make_tensor(TL_FLOAT32, 1, (const int64_t[]){(int64_t)(sizeof((double[]){__VA_ARGS__}) / sizeof(double))}, \
+              (const double[]){__VA_ARGS__})
 
 /* ---- layouts: the same values through different strides ---- */
 
@@ -67,12 +70,18 @@ static inline const char *layout_name(int layout) {
 
 /* A (rows x columns) tensor of this layout whose elements are random in [low, high); EXPANDED repeats one row, EMPTY has
  * no rows. Deterministic: seed. */
-static inline tl_tensor *layout_tensor(int layout, int64_t rows, int64_t columns, int dtype, double low, double high, double seed) {
+static inline tl_tensor *layout_tensor(int layout, int64_t rows, int64_t columns, int dtype, double low, double high,
+                                       double seed) {
   tl_generator *g;
   tl_tensor *x = NULL, *y = NULL, *z = NULL;
   ck_ok(tl_generator_new(seed, &g));
-  int64_t shape[2] = {rows, columns}, swapped[2] = {columns, rows}, wide[2] = {rows, columns + 3}, one[2] = {1, columns}, none[2] = {0, columns};
-  const int64_t *s = layout == TRANSPOSED ? swapped : layout == NARROWED ? wide : layout == EXPANDED ? one : layout == EMPTY ? none : shape;
+  int64_t shape[2] = {rows, columns}, swapped[2] = {columns, rows}, wide[2] = {rows, columns + 3},
+          one[2] = {1, columns}, none[2] = {0, columns};
+  const int64_t *s = layout == TRANSPOSED ? swapped
+                     : layout == NARROWED ? wide
+                     : layout == EXPANDED ? one
+                     : layout == EMPTY    ? none
+                                          : shape;
   ck_ok(tl_empty(2, s, TL_FLOAT64, TL_CPU, &x));
   ck_ok(tl_uniform_(x, low, high, g));
   ck_ok(tl_to(x, dtype, TL_CPU, &y));
@@ -91,7 +100,8 @@ static inline tl_tensor *layout_tensor(int layout, int64_t rows, int64_t columns
 /* A function of n tensors (float64) to one tensor of any shape; the check contracts it with fixed random weights. */
 typedef tl_status (*graded)(tl_tensor *const *in, void *context, tl_tensor **out);
 
-static inline double weighted_sum(graded f, tl_tensor *const *in, void *context, tl_tensor **weights, tl_tensor **total) {
+static inline double weighted_sum(graded f, tl_tensor *const *in, void *context, tl_tensor **weights,
+                                  tl_tensor **total) {
   tl_tensor *y = NULL, *product = NULL, *sum = NULL;
   ck_ok(f(in, context, &y));
   if (*weights == NULL) {
@@ -130,7 +140,8 @@ static inline void check_gradients(const char *what, graded f, int n, tl_tensor 
   for (int i = 0; i < n; i++) {
     if (tl_dtype_of(leaves[i]) != TL_FLOAT64) continue;
     int64_t count = (int64_t)tl_numel(leaves[i]);
-    double *analytic = calloc((size_t)count + 1, sizeof *analytic), *values = malloc(((size_t)count + 1) * sizeof *values);
+    double *analytic = calloc((size_t)count + 1, sizeof *analytic),
+           *values = malloc(((size_t)count + 1) * sizeof *values);
     tl_tensor *grad = NULL;
     ck_ok(tl_grad(leaves[i], &grad));
     if (grad != NULL) ck_ok(tl_to_doubles(grad, count, analytic));
@@ -150,8 +161,9 @@ static inline void check_gradients(const char *what, graded f, int n, tl_tensor 
       }
       values[e] = at;
       double numeric = (side[0] - side[1]) / (2 * step);
-      ck_assert_msg(fabs(numeric - analytic[e]) <= 1e-5 * (1 + fabs(numeric)), "%s: gradient of input %d, element %lld: %.9g, differences give %.9g",
-                    what, i, (long long)e, analytic[e], numeric);
+      ck_assert_msg(fabs(numeric - analytic[e]) <= 1e-5 * (1 + fabs(numeric)),
+                    "%s: gradient of input %d, element %lld: %.9g, differences give %.9g", what, i, (long long)e,
+                    analytic[e], numeric);
     }
     tl_tensor_free(grad);
     free(analytic);
@@ -173,15 +185,15 @@ static inline int run_suite(Suite *suite) {
   return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 
-#define TEST_MAIN(name, ...)                                                     \
-  int main(void) {                                                               \
-    const TTest *tests[] = {__VA_ARGS__};                                        \
-    Suite *suite = suite_create(name);                                           \
-    TCase *tcase = tcase_create(name);                                           \
-    tcase_set_timeout(tcase, 120);                                               \
+#define TEST_MAIN(name, ...)                                                                   \
+  int main(void) {                                                                             \
+    const TTest *tests[] = {__VA_ARGS__};                                                      \
+    Suite *suite = suite_create(name);                                                         \
+    TCase *tcase = tcase_create(name);                                                         \
+    tcase_set_timeout(tcase, 120);                                                             \
     for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) tcase_add_test(tcase, tests[i]); \
-    suite_add_tcase(suite, tcase);                                               \
-    return run_suite(suite);                                                     \
+    suite_add_tcase(suite, tcase);                                                             \
+    return run_suite(suite);                                                                   \
   }
 
 #endif

@@ -31,12 +31,18 @@ typedef struct op_input {
   int ndim;
   int64_t shape[4];
 } op_input;
-#define SIZES(...) (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), {__VA_ARGS__}
-#define F(...) {DATA, -1, 1, SIZES(__VA_ARGS__)}
-#define P(...) {DATA, 0.1, 0.9, SIZES(__VA_ARGS__)}
-#define B(...) {BUFFER, 0.1, 0.9, SIZES(__VA_ARGS__)}
-#define I(limit, ...) {IDS, 0, limit, SIZES(__VA_ARGS__)}
-#define M(...) {MASK, 0, 1, SIZES(__VA_ARGS__)}
+#define SIZES(...) \
+  (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), { __VA_ARGS__ }
+#define F(...) \
+  { DATA, -1, 1, SIZES(__VA_ARGS__) }
+#define P(...) \
+  { DATA, 0.1, 0.9, SIZES(__VA_ARGS__) }
+#define B(...) \
+  { BUFFER, 0.1, 0.9, SIZES(__VA_ARGS__) }
+#define I(limit, ...) \
+  { IDS, 0, limit, SIZES(__VA_ARGS__) }
+#define M(...) \
+  { MASK, 0, 1, SIZES(__VA_ARGS__) }
 
 static tl_generator *row_numbers;
 /* The same numbers for every call. */
@@ -62,11 +68,11 @@ typedef struct op_row {
   const op_input *input;
 } op_row;
 
-#define ROW(name, dtypes, flags, call, ...)                                              \
+#define ROW(name, dtypes, flags, call, ...)                                   \
   static inline tl_status run_##name(tl_tensor *const *in, tl_tensor **out) { \
-    (void)out;                                                                           \
-    return call;                                                                         \
-  }                                                                                      \
+    (void)out;                                                                \
+    return call;                                                              \
+  }                                                                           \
   static const op_input inputs_of_##name[] = {__VA_ARGS__};
 #include "op_rows.def"
 #undef ROW
@@ -102,7 +108,12 @@ static inline tl_tensor *make_root(const op_input *s, int way, int dtype, double
   bool floating = dtype <= TL_FLOAT64;
   ck_ok(tl_empty(n, shape, TL_FLOAT64, TL_CPU, &x));
   if (floating) ck_ok(tl_uniform_(x, s->low, s->high, g));
-  else ck_ok(tl_randint_(x, s->kind == DATA && s->low > 0 ? 1 : 0, s->kind == IDS ? s->high : dtype == TL_BOOL ? 2 : 6, g));
+  else
+    ck_ok(tl_randint_(x, s->kind == DATA && s->low > 0 ? 1 : 0,
+                      s->kind == IDS     ? s->high
+                      : dtype == TL_BOOL ? 2
+                                         : 6,
+                      g));
   ck_ok(tl_to(x, dtype, TL_CPU, &y));
   tl_tensor_free(x);
   tl_generator_free(g);
@@ -141,12 +152,14 @@ static inline tl_tensor *result_of(const trial *t) { return t->row->flags & IN_P
 static inline const char *trial_name(const trial *t) {
   static char text[200];
   int n = snprintf(text, sizeof text, "%s, %s", t->row->name, tl_dtype_name(t->dtype));
-  for (int i = 0; i < t->row->inputs; i++) n += snprintf(text + n, sizeof text - (size_t)n, ", %s", way_name(t->way[i]));
+  for (int i = 0; i < t->row->inputs; i++)
+    n += snprintf(text + n, sizeof text - (size_t)n, ", %s", way_name(t->way[i]));
   return text;
 }
 
 /* Makes the inputs. copied: contiguous copies of what the layout shows. rounded: values of `dtype` in float32. */
-static inline void trial_make(trial *t, const op_row *row, int dtype, const int *way, bool graded, bool copied, bool rounded) {
+static inline void trial_make(trial *t, const op_row *row, int dtype, const int *way, bool graded, bool copied,
+                              bool rounded) {
   *t = (trial){.row = row, .dtype = rounded ? TL_FLOAT32 : dtype};
   for (int i = 0; i < row->inputs; i++) {
     const op_input *s = &row->input[i];
@@ -217,7 +230,8 @@ static inline double *values_of(const tl_tensor *t, int64_t *n) {
 }
 
 /* a and b have one shape and dtype (unless `rounded`) and, within the tolerance of their largest element, one value */
-static inline void ck_same(const char *what, const char *part, const tl_tensor *a, const tl_tensor *b, double tolerance) {
+static inline void ck_same(const char *what, const char *part, const tl_tensor *a, const tl_tensor *b,
+                           double tolerance) {
   int64_t n, m;
   double *x = values_of(a, &n), *y = values_of(b, &m), scale = 1;
   ck_assert_msg(n == m, "%s: %s: %lld elements, expected %lld", what, part, (long long)n, (long long)m);
@@ -225,13 +239,14 @@ static inline void ck_same(const char *what, const char *part, const tl_tensor *
     if (isfinite(y[i]) && fabs(y[i]) > scale) scale = fabs(y[i]);
   for (int64_t i = 0; i < n; i++) {
     if (x[i] == y[i] || (isnan(x[i]) && isnan(y[i]))) continue;
-    ck_assert_msg(fabs(x[i] - y[i]) <= tolerance * scale, "%s: %s: element %lld is %.9g, expected %.9g", what, part, (long long)i,
-                  x[i], y[i]);
+    ck_assert_msg(fabs(x[i] - y[i]) <= tolerance * scale, "%s: %s: element %lld is %.9g, expected %.9g", what, part,
+                  (long long)i, x[i], y[i]);
   }
   if (a != NULL && b != NULL) {
     ck_assert_msg(tl_ndim(a) == tl_ndim(b), "%s: %s: %d dims, expected %d", what, part, tl_ndim(a), tl_ndim(b));
     for (int d = 0; d < tl_ndim(a); d++)
-      ck_assert_msg(tl_size(a, d) == tl_size(b, d), "%s: %s: size %d is %g, expected %g", what, part, d, tl_size(a, d), tl_size(b, d));
+      ck_assert_msg(tl_size(a, d) == tl_size(b, d), "%s: %s: size %d is %g, expected %g", what, part, d, tl_size(a, d),
+                    tl_size(b, d));
   }
   free(x);
   free(y);
@@ -266,8 +281,8 @@ static inline void snapshot_check(const snapshot *s, const trial *t, int first, 
     ck_same(what, "the leaf of an input afterwards", t->root[i], s->roots[i], 0);
     if (i < first) continue;
     ck_same(what, "an input afterwards", t->mid[i], s->values[i], 0);
-    ck_assert_msg(tl_version_of(t->in[i]) == s->version[i], "%s: input %d has version %g, had %g", what, i, tl_version_of(t->in[i]),
-                  s->version[i]);
+    ck_assert_msg(tl_version_of(t->in[i]) == s->version[i], "%s: input %d has version %g, had %g", what, i,
+                  tl_version_of(t->in[i]), s->version[i]);
     ck_assert_msg(tl_grad_fn_name(t->in[i]) == s->history[i], "%s: input %d has another history", what, i);
   }
 }

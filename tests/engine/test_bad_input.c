@@ -17,7 +17,8 @@ static void check_message(const char *what, tl_status st) {
   bool number = false;
   for (const char *c = e->message; *c != '\0'; c++) number = number || isdigit((unsigned char)*c) || *c == '(';
   ck_assert_msg(st != TL_ERR_SHAPE || number, "%s: '%s' names no shape", what, e->message);
-  ck_assert_msg(st == TL_ERR_SHAPE || st == TL_ERR_DTYPE || st == TL_ERR_INDEX || st == TL_ERR_VALUE || st == TL_ERR_STATE,
+  ck_assert_msg(st == TL_ERR_SHAPE || st == TL_ERR_DTYPE || st == TL_ERR_INDEX || st == TL_ERR_VALUE ||
+                    st == TL_ERR_STATE,
                 "%s: status %d: %s", what, st, e->message);
 }
 
@@ -71,11 +72,13 @@ START_TEST(other_dtypes) {
       for (int dtype = 0; dtype < TL_DTYPES; dtype++) {
         const op_row *row = &op_rows[r];
         const op_input *s = &row->input[i];
-        tl_status st = run_replaced(row, first_dtype(row), i, replacement(s, s->ndim, s->shape, dtype), tl_dtype_name(dtype));
+        tl_status st =
+            run_replaced(row, first_dtype(row), i, replacement(s, s->ndim, s->shape, dtype), tl_dtype_name(dtype));
         bool takes = s->kind == MASK  ? dtype == TL_BOOL
                      : s->kind == IDS ? dtype >= TL_INT64 && dtype != TL_BOOL
                                       : row->inputs > 1 || row->dtypes & BIT(dtype);
-        bool refused = st == TL_ERR_DTYPE || (s->kind == IDS && st == TL_ERR_SHAPE); /* floats are probabilities to cross_entropy */
+        bool refused = st == TL_ERR_DTYPE ||
+                       (s->kind == IDS && st == TL_ERR_SHAPE); /* floats are probabilities to cross_entropy */
         if (!takes) ck_assert_msg(refused, "%s takes %s as input %d (%d)", row->name, tl_dtype_name(dtype), i, st);
       }
 }
@@ -94,14 +97,16 @@ START_TEST(other_shapes) {
           memcpy(shape, s->shape, sizeof s->shape);
           shape[d] = change == 0 ? 0 : shape[d] + change;
           if (shape[d] < 0) continue;
-          run_replaced(row, dtype, i, replacement(s, s->ndim, shape, kind), change == 0 ? "with a size of 0" : "with another size");
+          run_replaced(row, dtype, i, replacement(s, s->ndim, shape, kind),
+                       change == 0 ? "with a size of 0" : "with another size");
         }
       shape[0] = 1;
       memcpy(shape + 1, s->shape, sizeof s->shape);
       run_replaced(row, dtype, i, replacement(s, s->ndim + 1, shape, kind), "with one dim more");
       shape[0] = 2;
       run_replaced(row, dtype, i, replacement(s, s->ndim + 1, shape, kind), "twice as big");
-      if (s->ndim > 0) run_replaced(row, dtype, i, replacement(s, s->ndim - 1, s->shape + 1, kind), "with one dim less");
+      if (s->ndim > 0)
+        run_replaced(row, dtype, i, replacement(s, s->ndim - 1, s->shape + 1, kind), "with one dim less");
       run_replaced(row, dtype, i, replacement(s, 0, NULL, kind), "of 0 dims");
       run_replaced(row, dtype, i, replacement(s, 8, long_shape, kind), "of 8 dims");
     }
@@ -150,14 +155,15 @@ static void free_operands(void) {
   ck_assert_int_eq(live_tensors(), 0);
 }
 
-#define bad(call, code, text)                                                     \
-  do {                                                                            \
-    int64_t before_ = live_tensors();                                             \
-    ck_fails(call, code, text);                                                   \
-    ck_assert_msg(y == NULL && z == NULL, "%s: a result was written", #call);     \
-    ck_assert_msg(live_tensors() == before_, "%s: leaks", #call);                 \
+#define bad(call, code, text)                                                 \
+  do {                                                                        \
+    int64_t before_ = live_tensors();                                         \
+    ck_fails(call, code, text);                                               \
+    ck_assert_msg(y == NULL && z == NULL, "%s: a result was written", #call); \
+    ck_assert_msg(live_tensors() == before_, "%s: leaks", #call);             \
   } while (0)
-#define DIMS(...) (int)(sizeof((int[]){__VA_ARGS__}) / sizeof(int)), (const int[]){__VA_ARGS__}
+#define DIMS(...) \
+  (int)(sizeof((int[]){__VA_ARGS__}) / sizeof(int)), (const int[]) { __VA_ARGS__ }
 #define HUGE_SIZE ((int64_t)1 << 61)
 
 START_TEST(dims_out_of_range) {
@@ -368,7 +374,8 @@ END_TEST
 
 START_TEST(matrices_and_images_that_do_not_fit) {
   make_operands();
-  static const int64_t one[2] = {1, 1}, none[2] = {0, 0}, minus[2] = {-1, 1}, big[2] = {INT64_MAX, INT64_MAX}, half[2] = {HUGE_SIZE, 1};
+  static const int64_t one[2] = {1, 1}, none[2] = {0, 0}, minus[2] = {-1, 1}, big[2] = {INT64_MAX, INT64_MAX},
+                       half[2] = {HUGE_SIZE, 1};
   tl_tensor *pair[2] = {x, v};
   bad(tl_matmul(x, x, &y), TL_ERR_SHAPE, "(3x4)");
   bad(tl_matmul(x, scalar, &y), TL_ERR_SHAPE, "()");
@@ -380,9 +387,25 @@ START_TEST(matrices_and_images_that_do_not_fit) {
   bad(tl_linear(x, x, v, &y), TL_ERR_SHAPE, "(4)");
   bad(tl_linear(scalar, x, NULL, &y), TL_ERR_SHAPE, "at least 1 dim");
   bad(tl_matmul(x, mask, &y), TL_ERR_DTYPE, "bool");
-  static const char *const equations[] = {"",        "ij",         "ij,j,k->i", "ij,k->x",  "ij,j->ii", "i?,j",    "ij,j->i->i", "...j...,j",
-                                          "ijk,j->", "ij,jk->",    "ij-j",      "ij,j->...", "->",       ",",       "ij,j,",      "ij,i->j ,",
-                                          "ij,j->i,", "abcdefghijk,j->a", "\xff\xff,j->"};
+  static const char *const equations[] = {"",
+                                          "ij",
+                                          "ij,j,k->i",
+                                          "ij,k->x",
+                                          "ij,j->ii",
+                                          "i?,j",
+                                          "ij,j->i->i",
+                                          "...j...,j",
+                                          "ijk,j->",
+                                          "ij,jk->",
+                                          "ij-j",
+                                          "ij,j->...",
+                                          "->",
+                                          ",",
+                                          "ij,j,",
+                                          "ij,i->j ,",
+                                          "ij,j->i,",
+                                          "abcdefghijk,j->a",
+                                          "\xff\xff,j->"};
   for (size_t i = 0; i < sizeof equations / sizeof *equations; i++) {
     tl_status st = tl_einsum(equations[i], 2, pair, &y);
     if (st == TL_OK) { /* "ij,j->..." has a meaning: nothing stands for "..." */
@@ -473,5 +496,6 @@ START_TEST(what_the_tape_refuses) {
 }
 END_TEST
 
-TEST_MAIN("bad input", other_dtypes, other_shapes, ids_that_name_nothing, dims_out_of_range, lists_of_dims, shapes_that_are_none,
-          positions_and_numbers_out_of_range, numbers_for_integer_tensors, values_that_are_not_there, matrices_and_images_that_do_not_fit, what_the_tape_refuses)
+TEST_MAIN("bad input", other_dtypes, other_shapes, ids_that_name_nothing, dims_out_of_range, lists_of_dims,
+          shapes_that_are_none, positions_and_numbers_out_of_range, numbers_for_integer_tensors,
+          values_that_are_not_there, matrices_and_images_that_do_not_fit, what_the_tape_refuses)

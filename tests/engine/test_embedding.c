@@ -26,7 +26,8 @@ END_TEST
 
 START_TEST(repeated_ids_add_up_and_padding_gets_nothing) {
   for (int dtype = TL_FLOAT32; dtype <= TL_FLOAT64; dtype++) {
-    tl_tensor *w = TENSOR(dtype, SHAPE(3, 2), 1, 2, 3, 4, 5, 6), *wide = TENSOR(TL_INT32, SHAPE(2, 2), 2, 0, 2, 1), *ids = NULL, *y = NULL, *g = NULL, *grad = NULL;
+    tl_tensor *w = TENSOR(dtype, SHAPE(3, 2), 1, 2, 3, 4, 5, 6), *wide = TENSOR(TL_INT32, SHAPE(2, 2), 2, 0, 2, 1),
+              *ids = NULL, *y = NULL, *g = NULL, *grad = NULL;
     ck_ok(tl_set_requires_grad(w, true));
     ck_ok(tl_transpose(wide, 0, 1, &ids));
     ck_ok(tl_embedding(w, ids, 1, &y));
@@ -75,7 +76,8 @@ START_TEST(threads_do_not_change_the_gradient) {
 END_TEST
 
 START_TEST(messages) {
-  tl_tensor *w = TENSOR(TL_FLOAT32, SHAPE(3, 2), 1, 2, 3, 4, 5, 6), *ids = TENSOR(TL_INT64, SHAPE(2, 2), 0, 2, 3, -1), *x = VECTOR(0, 1), *y = NULL;
+  tl_tensor *w = TENSOR(TL_FLOAT32, SHAPE(3, 2), 1, 2, 3, 4, 5, 6), *ids = TENSOR(TL_INT64, SHAPE(2, 2), 0, 2, 3, -1),
+            *x = VECTOR(0, 1), *y = NULL;
   ck_fails(tl_embedding(w, ids, -1, &y), TL_ERR_INDEX, "id 3 (element 2 of ids (2x2)) is outside the table's 0..2");
   ck_fails(tl_embedding(w, x, -1, &y), TL_ERR_DTYPE, "ids are integers (int64), got float32");
   ck_fails(tl_embedding(x, ids, -1, &y), TL_ERR_SHAPE, "the table is (V, D), got (2)");

@@ -16,8 +16,10 @@ static level level_now(void) {
 
 static void ck_level(level before, const char *what, int k) {
   level now = level_now();
-  ck_assert_msg(now.tensors == before.tensors, "%s: allocation %d failed and %g tensors leaked", what, k, now.tensors - before.tensors);
-  ck_assert_msg(now.bytes == before.bytes, "%s: allocation %d failed and %g bytes leaked", what, k, now.bytes - before.bytes);
+  ck_assert_msg(now.tensors == before.tensors, "%s: allocation %d failed and %g tensors leaked", what, k,
+                now.tensors - before.tensors);
+  ck_assert_msg(now.bytes == before.bytes, "%s: allocation %d failed and %g bytes leaked", what, k,
+                now.bytes - before.bytes);
   ck_assert_msg(tl_grad_enabled(), "%s: allocation %d failed and gradients stay off", what, k);
 }
 
@@ -105,7 +107,8 @@ static void check_row(const op_row *row, int dtype, const int *way) {
     tl_tensor_free(w);
   }
   for (int phase = FORWARD; phase <= BACKWARD; phase++)
-    for (int k = 1; fails_at(row, dtype, way, &expected, phase, k); k++) ck_assert_msg(k < 500, "%s never works", row->name);
+    for (int k = 1; fails_at(row, dtype, way, &expected, phase, k); k++)
+      ck_assert_msg(k < 500, "%s never works", row->name);
   trial_free(&expected);
 }
 
@@ -141,8 +144,12 @@ static tl_status make_full(tl_tensor **out) { return tl_full(2, three_by_four, 2
 static tl_status make_arange(tl_tensor **out) { return tl_arange(0, 5, 1, TL_INT64, TL_CPU, out); }
 static tl_status make_linspace(tl_tensor **out) { return tl_linspace(0, 5, 7, TL_FLOAT32, TL_CPU, out); }
 static tl_status make_eye(tl_tensor **out) { return tl_eye(3, 4, TL_FLOAT32, TL_CPU, out); }
-static tl_status make_doubles(tl_tensor **out) { return tl_from_doubles(2, three_by_four, TL_BFLOAT16, TL_CPU, twelve, out); }
-static tl_status make_memory(tl_tensor **out) { return tl_from_memory(2, three_by_four, TL_FLOAT64, TL_CPU, twelve, out); }
+static tl_status make_doubles(tl_tensor **out) {
+  return tl_from_doubles(2, three_by_four, TL_BFLOAT16, TL_CPU, twelve, out);
+}
+static tl_status make_memory(tl_tensor **out) {
+  return tl_from_memory(2, three_by_four, TL_FLOAT64, TL_CPU, twelve, out);
+}
 static tl_status make_permutation(tl_tensor **out) { return tl_randperm(9, TL_INT32, TL_CPU, row_generator(), out); }
 
 /* ---- what is no operation: each takes the whole way and frees what it made ---- */
@@ -308,8 +315,8 @@ static tl_status serve_a_function(void) {
   return st;
 }
 
-static tl_status (*const makers[])(tl_tensor **out) = {make_empty, make_full, make_arange, make_linspace, make_eye,
-                                                       make_doubles, make_memory, make_permutation};
+static tl_status (*const makers[])(tl_tensor **out) = {make_empty, make_full,    make_arange, make_linspace,
+                                                       make_eye,   make_doubles, make_memory, make_permutation};
 static tl_status make_all(void) {
   for (size_t i = 0; i < sizeof makers / sizeof *makers; i++) {
     tl_tensor *t = NULL;
@@ -329,7 +336,8 @@ static void check_whole(const char *what, tl_status (*f)(void)) {
     tl_fail_allocation(k);
     tl_status st = f();
     tl_fail_allocation(0);
-    ck_assert_msg(st == TL_OK || st == TL_ERR_MEMORY, "%s: allocation %d: status %d: %s", what, k, st, tl_last_error()->message);
+    ck_assert_msg(st == TL_OK || st == TL_ERR_MEMORY, "%s: allocation %d: status %d: %s", what, k, st,
+                  tl_last_error()->message);
     ck_level(start, what, k);
     if (st == TL_OK) break;
   }
@@ -349,5 +357,6 @@ START_TEST(what_is_no_operation) {
 }
 END_TEST
 
-TEST_MAIN("failures", operations_on_contiguous_float32, operations_on_parts_in_float32, operations_on_transposed_float16,
-          operations_on_expanded_float64, operations_on_narrowed_int64, what_is_no_operation)
+TEST_MAIN("failures", operations_on_contiguous_float32, operations_on_parts_in_float32,
+          operations_on_transposed_float16, operations_on_expanded_float64, operations_on_narrowed_int64,
+          what_is_no_operation)

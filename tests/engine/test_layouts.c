@@ -82,7 +82,8 @@ static void check_layout(const op_row *row, int dtype, const int *way, bool grad
 static void check_row(const op_row *row, bool graded) {
   for (int dtype = 0; dtype < TL_DTYPES; dtype++) {
     /* with gradients, floating results are looked at as well: without, one such dtype will do */
-    if (!(row->dtypes & BIT(dtype)) || (graded ? dtype > TL_FLOAT64 : dtype > TL_FLOAT32 && dtype <= TL_FLOAT64)) continue;
+    if (!(row->dtypes & BIT(dtype)) || (graded ? dtype > TL_FLOAT64 : dtype > TL_FLOAT32 && dtype <= TL_FLOAT64))
+      continue;
     for (int w = 0; w < WAYS; w++)
       for (int turn = 0; turn < (row->inputs == 1 ? 1 : 2); turn++) { /* all alike, or each another */
         int way[MAX_INPUTS];
@@ -144,5 +145,5 @@ START_TEST(an_interrupt_stops_every_operation) {
 }
 END_TEST
 
-TEST_MAIN("layouts", every_operation_in_every_layout, every_gradient_in_every_layout, half_precision_is_near_single_precision,
-          an_interrupt_stops_every_operation)
+TEST_MAIN("layouts", every_operation_in_every_layout, every_gradient_in_every_layout,
+          half_precision_is_near_single_precision, an_interrupt_stops_every_operation)

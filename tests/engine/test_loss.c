@@ -15,18 +15,16 @@ static tl_tensor *leaf(tl_tensor *t) {
 }
 
 /* values of a gradient */
-#define ck_grad(t, tolerance, ...)              \
-  do {                                          \
-    tl_tensor *grad_ = NULL;                    \
-    ck_ok(tl_grad(t, &grad_));                  \
-    ck_assert_ptr_nonnull(grad_);               \
-    ck_tensor(grad_, tolerance, __VA_ARGS__);   \
-    tl_tensor_free(grad_);                      \
+#define ck_grad(t, tolerance, ...)            \
+  do {                                        \
+    tl_tensor *grad_ = NULL;                  \
+    ck_ok(tl_grad(t, &grad_));                \
+    ck_assert_ptr_nonnull(grad_);             \
+    ck_tensor(grad_, tolerance, __VA_ARGS__); \
+    tl_tensor_free(grad_);                    \
   } while (0)
 
-static tl_tensor *labels(int n, const double *values) {
-  return make_tensor(TL_INT64, 1, (const int64_t[]){n}, values);
-}
+static tl_tensor *labels(int n, const double *values) { return make_tensor(TL_INT64, 1, (const int64_t[]){n}, values); }
 #define LABELS(...) labels((int)(sizeof((double[]){__VA_ARGS__}) / sizeof(double)), (const double[]){__VA_ARGS__})
 
 /* ---- element by element ---- */
@@ -37,7 +35,8 @@ struct pair {
   tl_tensor *weight, *pos_weight;
 };
 enum { MSE, L1, SMOOTH_L1, HUBER, BCE, BCE_LOGITS, KL, KL_LOG, PAIRS };
-static const char *const pair_names[PAIRS] = {"mse", "l1", "smooth_l1", "huber", "bce", "bce_with_logits", "kl_div", "kl_div log"};
+static const char *const pair_names[PAIRS] = {"mse",    "l1",        "smooth_l1", "huber", "bce", "bce_with_logits",
+                                              "kl_div", "kl_div log"};
 
 static tl_status pair_loss(tl_tensor *const *in, void *context, tl_tensor **out) {
   const struct pair *p = context;
@@ -59,7 +58,8 @@ START_TEST(gradients_of_every_loss_layout_and_reduction) {
     for (int layout = 0; layout < LAYOUTS; layout++)
       for (int reduction = NONE; reduction <= SUM; reduction++) {
         if (layout == EMPTY && reduction == MEAN) continue; /* nan: see means_of_nothing */
-        tl_tensor *in[2] = {layout_tensor(layout, 3, 4, TL_FLOAT64, 0.2, 0.8, 1), layout_tensor(CONTIGUOUS, layout == EMPTY ? 0 : 3, 4, TL_FLOAT64, 0.2, 0.8, 2)};
+        tl_tensor *in[2] = {layout_tensor(layout, 3, 4, TL_FLOAT64, 0.2, 0.8, 1),
+                            layout_tensor(CONTIGUOUS, layout == EMPTY ? 0 : 3, 4, TL_FLOAT64, 0.2, 0.8, 2)};
         struct pair p = {kind, reduction, VECTOR(0.5, 2, 1, 3), VECTOR(2, 1, 0.5, 4)};
         check_gradients(pair_names[kind], pair_loss, 2, in, &p);
         tl_tensor *swapped[2] = {in[1], in[0]};
@@ -138,7 +138,8 @@ START_TEST(bce_with_logits_does_not_overflow) {
 END_TEST
 
 START_TEST(kl_div_takes_targets_of_zero_and_means_by_batch) {
-  tl_tensor *x = leaf(TENSOR(TL_FLOAT32, SHAPE(2, 2), -1, -INFINITY, -2, -0.5)), *t = TENSOR(TL_FLOAT32, SHAPE(2, 2), 1, 0, 0.5, 0.5), *y = NULL;
+  tl_tensor *x = leaf(TENSOR(TL_FLOAT32, SHAPE(2, 2), -1, -INFINITY, -2, -0.5)),
+            *t = TENSOR(TL_FLOAT32, SHAPE(2, 2), 1, 0, 0.5, 0.5), *y = NULL;
   ck_ok(tl_kl_div_loss(x, t, false, TL_REDUCE_BATCHMEAN, &y));
   /* (1 * (0 + 1) + 0 + 0.5 (ln 0.5 + 2) + 0.5 (ln 0.5 + 0.5)) / 2 */
   ck_tensor(y, 1e-6, (1 + 0.5 * (log(0.5) + 2) + 0.5 * (log(0.5) + 0.5)) / 2);
@@ -153,7 +154,8 @@ START_TEST(kl_div_takes_targets_of_zero_and_means_by_batch) {
 END_TEST
 
 START_TEST(means_of_nothing) {
-  tl_tensor *x = leaf(TENSOR(TL_FLOAT32, SHAPE(0, 3), 0)), *t = TENSOR(TL_FLOAT32, SHAPE(0, 3), 0), *mean = NULL, *sum = NULL, *none = NULL;
+  tl_tensor *x = leaf(TENSOR(TL_FLOAT32, SHAPE(0, 3), 0)), *t = TENSOR(TL_FLOAT32, SHAPE(0, 3), 0), *mean = NULL,
+            *sum = NULL, *none = NULL;
   ck_ok(tl_mse_loss(x, t, MEAN, &mean));
   ck_ok(tl_mse_loss(x, t, SUM, &sum));
   ck_ok(tl_mse_loss(x, t, NONE, &none));
@@ -170,7 +172,8 @@ START_TEST(means_of_nothing) {
 END_TEST
 
 START_TEST(mixed_dtypes_promote_and_gradients_return) {
-  tl_tensor *x = leaf(VECTOR(1, 2)), *t = make_tensor(TL_FLOAT64, 1, (const int64_t[]){2}, (const double[]){0, 4}), *y = NULL;
+  tl_tensor *x = leaf(VECTOR(1, 2)), *t = make_tensor(TL_FLOAT64, 1, (const int64_t[]){2}, (const double[]){0, 4}),
+            *y = NULL;
   leaf(t);
   ck_ok(tl_mse_loss(x, t, SUM, &y));
   ck_assert_int_eq(tl_dtype_of(y), TL_FLOAT64);
@@ -202,11 +205,13 @@ START_TEST(nan_goes_through) {
 END_TEST
 
 START_TEST(messages_of_pairs) {
-  tl_tensor *x = TENSOR(TL_FLOAT32, SHAPE(2, 1), 0.5, 0.5), *t = VECTOR(0, 1), *two = TENSOR(TL_FLOAT32, SHAPE(2, 1), 0.5, 2), *y = NULL;
+  tl_tensor *x = TENSOR(TL_FLOAT32, SHAPE(2, 1), 0.5, 0.5), *t = VECTOR(0, 1),
+            *two = TENSOR(TL_FLOAT32, SHAPE(2, 1), 0.5, 2), *y = NULL;
   tl_tensor *i = make_tensor(TL_INT64, 1, (const int64_t[]){2}, (const double[]){0, 1}), *w = VECTOR(1, 2, 3);
   ck_fails(tl_mse_loss(x, t, MEAN, &y), TL_ERR_SHAPE, "the input is (2x1) but the target (2)");
   ck_fails(tl_mse_loss(i, i, MEAN, &y), TL_ERR_DTYPE, "int64");
-  ck_fails(tl_bce_loss(x, two, NULL, MEAN, &y), TL_ERR_VALUE, "element 1 of the input (2x1) or its target is not between 0 and 1");
+  ck_fails(tl_bce_loss(x, two, NULL, MEAN, &y), TL_ERR_VALUE,
+           "element 1 of the input (2x1) or its target is not between 0 and 1");
   ck_fails(tl_bce_loss(two, x, NULL, MEAN, &y), TL_ERR_VALUE, "BCEWithLogitsLoss");
   ck_fails(tl_bce_loss(x, x, w, MEAN, &y), TL_ERR_SHAPE, "weight of (3) does not broadcast to the input's (2x1)");
   ck_fails(tl_smooth_l1_loss(x, x, -1, MEAN, &y), TL_ERR_VALUE, "beta must not be negative, got -1");
@@ -228,7 +233,8 @@ START_TEST(cross_entropy_values) {
   ck_tensor(y, 1e-6, 0.693147);
   backward(y, NULL);
   ck_grad(x, 1e-6, -0.5, 0.5, 0, 0);
-  tl_tensor *x2 = TENSOR(TL_FLOAT64, SHAPE(2, 2), 1, 2, 3, 0.4), *t2 = LABELS(-100, 1), *w = VECTOR(0.2, 0.3), *y2 = NULL;
+  tl_tensor *x2 = TENSOR(TL_FLOAT64, SHAPE(2, 2), 1, 2, 3, 0.4), *t2 = LABELS(-100, 1), *w = VECTOR(0.2, 0.3),
+            *y2 = NULL;
   ck_ok(tl_cross_entropy(x2, t2, w, -100, 0.1, MEAN, &y2));
   ck_tensor(y2, 1e-7, 2.5404506);
   tl_tensor *all[] = {x, t, y, x2, t2, w, y2};
@@ -254,7 +260,8 @@ START_TEST(all_targets_ignored_is_zero) {
     tl_tensor_free(one);
   }
   /* a batch of no rows counts as that */
-  tl_tensor *x = TENSOR(TL_FLOAT32, SHAPE(0, 3), 0), *t = make_tensor(TL_INT64, 1, (const int64_t[]){0}, NULL), *y = NULL;
+  tl_tensor *x = TENSOR(TL_FLOAT32, SHAPE(0, 3), 0), *t = make_tensor(TL_INT64, 1, (const int64_t[]){0}, NULL),
+            *y = NULL;
   ck_ok(tl_cross_entropy(x, t, NULL, -100, 0, MEAN, &y));
   ck_tensor(y, 0, 0);
   tl_tensor_free(x);
@@ -272,7 +279,8 @@ START_TEST(a_label_out_of_range_is_named_with_its_row) {
   ck_fails(tl_cross_entropy(x, t, NULL, -100, 0, NONE, &y), TL_ERR_INDEX, "label 2 in row 2 is outside 0..1");
   tl_error_index_base(0);
   tl_tensor *image = TENSOR(TL_FLOAT32, SHAPE(1, 2, 2, 1), 1, 2, 3, 4), *v = TENSOR(TL_INT64, SHAPE(1, 2, 1), 0, 7);
-  ck_fails(tl_cross_entropy(image, v, NULL, -100, 0, SUM, &y), TL_ERR_INDEX, "label 7 in row 0, place 1 of the row, is outside 0..1");
+  ck_fails(tl_cross_entropy(image, v, NULL, -100, 0, SUM, &y), TL_ERR_INDEX,
+           "label 7 in row 0, place 1 of the row, is outside 0..1");
   ck_assert_ptr_null(y);
   tl_tensor *all[] = {x, t, u, image, v};
   for (int i = 0; i < 5; i++) tl_tensor_free(all[i]);
@@ -281,7 +289,8 @@ END_TEST
 
 START_TEST(impossible_rows_and_logits) {
   /* a row that is all -inf: loss inf, gradient 0; the other rows are untouched */
-  tl_tensor *x = leaf(TENSOR(TL_FLOAT32, SHAPE(3, 2), 0, 0, -INFINITY, -INFINITY, 0, -INFINITY)), *t = LABELS(0, 1, 0), *y = NULL;
+  tl_tensor *x = leaf(TENSOR(TL_FLOAT32, SHAPE(3, 2), 0, 0, -INFINITY, -INFINITY, 0, -INFINITY)), *t = LABELS(0, 1, 0),
+            *y = NULL;
   ck_ok(tl_cross_entropy(x, t, NULL, -100, 0, NONE, &y));
   ck_tensor(y, 1e-6, log(2), INFINITY, 0);
   tl_tensor *ones = VECTOR(1, 1, 1);
@@ -297,7 +306,8 @@ START_TEST(impossible_rows_and_logits) {
 END_TEST
 
 START_TEST(probabilities_as_targets) {
-  tl_tensor *x = leaf(TENSOR(TL_FLOAT32, SHAPE(1, 3), 1, 2, 3)), *t = TENSOR(TL_FLOAT32, SHAPE(1, 3), 0, 1, 0), *label = LABELS(1);
+  tl_tensor *x = leaf(TENSOR(TL_FLOAT32, SHAPE(1, 3), 1, 2, 3)), *t = TENSOR(TL_FLOAT32, SHAPE(1, 3), 0, 1, 0),
+            *label = LABELS(1);
   tl_tensor *soft = NULL, *hard = NULL;
   ck_ok(tl_cross_entropy(x, t, NULL, -100, 0.2, MEAN, &soft));
   ck_ok(tl_cross_entropy(x, label, NULL, -100, 0.2, MEAN, &hard));
@@ -330,12 +340,15 @@ static tl_status class_loss(tl_tensor *const *in, void *context, tl_tensor **out
 
 /* (5, 4): rows; the same as (5, 4, 3) through an expanded or transposed third dim */
 START_TEST(gradients_of_class_losses) {
-  tl_tensor *rows = LABELS(1, 3, 0, 2, 2), *none = make_tensor(TL_INT64, 1, (const int64_t[]){0}, NULL), *weight = VECTOR(0.5, 1, 2, 3);
+  tl_tensor *rows = LABELS(1, 3, 0, 2, 2), *none = make_tensor(TL_INT64, 1, (const int64_t[]){0}, NULL),
+            *weight = VECTOR(0.5, 1, 2, 3);
   for (int layout = 0; layout < LAYOUTS; layout++)
     for (int variant = 0; variant < 16; variant++)
       for (int reduction = NONE; reduction <= SUM; reduction++) {
-        struct classes c = {variant & 8, variant & 4 ? 2 : -100, variant & 2 ? 0.1 : 0, reduction, layout == EMPTY ? none : rows, variant & 1 ? weight : NULL};
-        tl_tensor *in[2] = {layout_tensor(layout, 5, 4, TL_FLOAT64, -2, 2, 7), layout_tensor(layout, 5, 4, TL_FLOAT64, 0.1, 0.4, 8)};
+        struct classes c = {variant & 8, variant & 4 ? 2 : -100,        variant & 2 ? 0.1 : 0,
+                            reduction,   layout == EMPTY ? none : rows, variant & 1 ? weight : NULL};
+        tl_tensor *in[2] = {layout_tensor(layout, 5, 4, TL_FLOAT64, -2, 2, 7),
+                            layout_tensor(layout, 5, 4, TL_FLOAT64, 0.1, 0.4, 8)};
         check_gradients("labels", class_loss, 1, in, &c);
         c.target = NULL;
         if (!c.nll && c.ignore < 0) check_gradients("probabilities", class_loss, 2, in, &c);
@@ -361,12 +374,15 @@ static tl_status spatial_loss(tl_tensor *const *in, void *context, tl_tensor **o
 }
 
 START_TEST(gradients_with_spatial_dims) {
-  tl_tensor *flat[2] = {layout_tensor(CONTIGUOUS, 2, 12, TL_FLOAT64, -2, 2, 3), layout_tensor(CONTIGUOUS, 2, 12, TL_FLOAT64, 0.1, 0.4, 4)}, *in[2];
+  tl_tensor *flat[2] = {layout_tensor(CONTIGUOUS, 2, 12, TL_FLOAT64, -2, 2, 3),
+                        layout_tensor(CONTIGUOUS, 2, 12, TL_FLOAT64, 0.1, 0.4, 4)},
+            *in[2];
   for (int i = 0; i < 2; i++) ck_ok(tl_view(flat[i], SHAPE(2, 3, 4), &in[i]));
   tl_tensor *t = TENSOR(TL_INT64, SHAPE(2, 3), 0, 3, 1, 1, 2, 2), *weight = VECTOR(0.5, 1, 2, 3);
   for (int variant = 0; variant < 8; variant++)
     for (int reduction = NONE; reduction <= SUM; reduction++) {
-      struct classes c = {false, variant & 4 ? 1 : -100, variant & 2 ? 0.1 : 0, reduction, t, variant & 1 ? weight : NULL};
+      struct classes c = {false, variant & 4 ? 1 : -100,     variant & 2 ? 0.1 : 0, reduction,
+                          t,     variant & 1 ? weight : NULL};
       check_gradients("labels", spatial_loss, 1, in, &c);
       c.target = NULL;
       if (c.ignore < 0) check_gradients("probabilities", spatial_loss, 2, in, &c);
@@ -419,12 +435,16 @@ START_TEST(low_precision_and_small_labels) {
 END_TEST
 
 START_TEST(messages_of_classes) {
-  tl_tensor *x = TENSOR(TL_FLOAT32, SHAPE(2, 3), 1, 2, 3, 4, 5, 6), *t = LABELS(0, 1, 2), *ok = LABELS(0, 1), *w = VECTOR(1, 2), *y = NULL;
+  tl_tensor *x = TENSOR(TL_FLOAT32, SHAPE(2, 3), 1, 2, 3, 4, 5, 6), *t = LABELS(0, 1, 2), *ok = LABELS(0, 1),
+            *w = VECTOR(1, 2), *y = NULL;
   tl_tensor *p = TENSOR(TL_FLOAT32, SHAPE(2), 0, 1), *b = TENSOR(TL_BOOL, SHAPE(2), 0, 1);
-  ck_fails(tl_cross_entropy(x, t, NULL, -100, 0, MEAN, &y), TL_ERR_SHAPE, "labels of (3) do not belong to an input of (2x3)");
+  ck_fails(tl_cross_entropy(x, t, NULL, -100, 0, MEAN, &y), TL_ERR_SHAPE,
+           "labels of (3) do not belong to an input of (2x3)");
   ck_fails(tl_cross_entropy(x, p, NULL, -100, 0, MEAN, &y), TL_ERR_SHAPE, "the input's shape (2x3), got (2)");
-  ck_fails(tl_cross_entropy(x, ok, w, -100, 0, MEAN, &y), TL_ERR_SHAPE, "the weight is (2), the input of (2x3) has 3 classes");
-  ck_fails(tl_cross_entropy(x, ok, NULL, -100, 1.5, MEAN, &y), TL_ERR_VALUE, "label_smoothing is a number from 0 to 1, got 1.5");
+  ck_fails(tl_cross_entropy(x, ok, w, -100, 0, MEAN, &y), TL_ERR_SHAPE,
+           "the weight is (2), the input of (2x3) has 3 classes");
+  ck_fails(tl_cross_entropy(x, ok, NULL, -100, 1.5, MEAN, &y), TL_ERR_VALUE,
+           "label_smoothing is a number from 0 to 1, got 1.5");
   ck_fails(tl_cross_entropy(x, x, NULL, 1, 0, MEAN, &y), TL_ERR_VALUE, "ignore_index needs labels");
   ck_fails(tl_cross_entropy(x, b, NULL, -100, 0, MEAN, &y), TL_ERR_DTYPE, "got bool");
   ck_fails(tl_nll_loss(x, x, NULL, -100, MEAN, &y), TL_ERR_DTYPE, "labels are integers (int64), got float32");
@@ -438,7 +458,8 @@ END_TEST
 
 /* The same bits with one thread and with several. */
 START_TEST(threads_do_not_change_the_sum) {
-  tl_tensor *x = layout_tensor(CONTIGUOUS, 1000, 130, TL_FLOAT32, 0, 1, 1), *t = layout_tensor(CONTIGUOUS, 1000, 130, TL_FLOAT32, 0, 1, 2);
+  tl_tensor *x = layout_tensor(CONTIGUOUS, 1000, 130, TL_FLOAT32, 0, 1, 1),
+            *t = layout_tensor(CONTIGUOUS, 1000, 130, TL_FLOAT32, 0, 1, 2);
   double value[2][3];
   for (int k = 0; k < 2; k++) {
     ck_ok(tl_set_num_threads(k == 0 ? 1 : 3));
@@ -458,7 +479,8 @@ START_TEST(threads_do_not_change_the_sum) {
 END_TEST
 
 START_TEST(failing_allocations) {
-  tl_tensor *x = layout_tensor(TRANSPOSED, 70, 10, TL_FLOAT16, 0.1, 0.9, 1), *t = layout_tensor(NARROWED, 70, 10, TL_FLOAT16, 0.1, 0.9, 2), *w = VECTOR(2);
+  tl_tensor *x = layout_tensor(TRANSPOSED, 70, 10, TL_FLOAT16, 0.1, 0.9, 1),
+            *t = layout_tensor(NARROWED, 70, 10, TL_FLOAT16, 0.1, 0.9, 2), *w = VECTOR(2);
   ck_ok(tl_set_requires_grad(x, true));
   for (int which = 0; which < 2; which++) {
     bool done = false;

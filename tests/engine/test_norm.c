@@ -11,7 +11,8 @@ static void backward(tl_tensor *y, tl_tensor *grad) {
 static void free_all(int n, tl_tensor *const *t) {
   for (int i = 0; i < n; i++) tl_tensor_free(t[i]);
 }
-#define FREE(...) free_all((int)(sizeof((tl_tensor *[]){__VA_ARGS__}) / sizeof(tl_tensor *)), (tl_tensor *[]){__VA_ARGS__})
+#define FREE(...) \
+  free_all((int)(sizeof((tl_tensor *[]){__VA_ARGS__}) / sizeof(tl_tensor *)), (tl_tensor *[]){__VA_ARGS__})
 
 /* ---- batch norm ---- */
 
@@ -41,7 +42,8 @@ END_TEST
 
 /* momentum = false of the module: factor 1 / batches seen */
 START_TEST(cumulative_factors_average) {
-  tl_tensor *a = TENSOR(TL_FLOAT32, SHAPE(2, 1), 1, 3), *b = TENSOR(TL_FLOAT32, SHAPE(2, 1), 5, 9), *mean = VECTOR(0), *var = VECTOR(1), *y = NULL, *z = NULL;
+  tl_tensor *a = TENSOR(TL_FLOAT32, SHAPE(2, 1), 1, 3), *b = TENSOR(TL_FLOAT32, SHAPE(2, 1), 5, 9), *mean = VECTOR(0),
+            *var = VECTOR(1), *y = NULL, *z = NULL;
   ck_ok(tl_batch_norm(a, NULL, NULL, mean, var, true, 1, 1e-5, &y));
   ck_ok(tl_batch_norm(b, NULL, NULL, mean, var, true, 0.5, 1e-5, &z));
   ck_tensor(mean, 1e-6, 4.5);
@@ -53,7 +55,8 @@ END_TEST
 START_TEST(one_value_per_channel_is_an_error_that_moves_nothing) {
   tl_tensor *x = TENSOR(TL_FLOAT32, SHAPE(1, 3), 1, 2, 3), *mean = VECTOR(0, 0, 0), *var = VECTOR(1, 1, 1), *y = NULL;
   double version = tl_version_of(var);
-  ck_fails(tl_batch_norm(x, NULL, NULL, mean, var, true, 0.1, 1e-5, &y), TL_ERR_SHAPE, "(1x3) has one value per channel");
+  ck_fails(tl_batch_norm(x, NULL, NULL, mean, var, true, 0.1, 1e-5, &y), TL_ERR_SHAPE,
+           "(1x3) has one value per channel");
   ck_fails(tl_batch_norm(x, NULL, NULL, NULL, NULL, false, 0.1, 1e-5, &y), TL_ERR_SHAPE, "one value per channel");
   ck_tensor(mean, 0, 0, 0, 0);
   ck_tensor(var, 0, 1, 1, 1);
@@ -74,7 +77,8 @@ START_TEST(variance_does_not_cancel_for_a_large_mean) {
   for (int i = 0; i < 8; i++) v[i] = 1e6 + i, far[i] = i == 0 ? 0 : 1e6 + i;
   static const int64_t shapes[2][3] = {{8, 1, 1}, {2, 1, 4}};
   for (int s = 0; s < 2; s++) {
-    tl_tensor *x = make_tensor(TL_FLOAT32, s == 0 ? 2 : 3, shapes[s], v), *mean = VECTOR(0), *var = VECTOR(1), *y = NULL;
+    tl_tensor *x = make_tensor(TL_FLOAT32, s == 0 ? 2 : 3, shapes[s], v), *mean = VECTOR(0), *var = VECTOR(1),
+              *y = NULL;
     ck_ok(tl_batch_norm(x, NULL, NULL, mean, var, true, 1, 0, &y));
     ck_tensor(mean, 0, 1000003.5);
     ck_tensor(var, 1e-6, 6);
@@ -141,7 +145,8 @@ START_TEST(gradients_of_batch_norm) {
 END_TEST
 
 START_TEST(training_again_does_not_disturb_an_earlier_graph) {
-  tl_tensor *x = TENSOR(TL_FLOAT32, SHAPE(2, 1), 1, 3), *mean = VECTOR(0), *var = VECTOR(1), *y = NULL, *z = NULL, *sum = NULL, *grad = NULL;
+  tl_tensor *x = TENSOR(TL_FLOAT32, SHAPE(2, 1), 1, 3), *mean = VECTOR(0), *var = VECTOR(1), *y = NULL, *z = NULL,
+            *sum = NULL, *grad = NULL;
   ck_ok(tl_set_requires_grad(x, true));
   ck_ok(tl_batch_norm(x, NULL, NULL, mean, var, false, 0.1, 0, &y)); /* eval: its gradient rests on the old variance */
   double version = tl_version_of(mean);
@@ -159,7 +164,8 @@ END_TEST
 /* float16 values, float32 parameters and statistics: what AMP runs */
 START_TEST(batch_norm_in_low_precision) {
   for (int dtype = TL_FLOAT16; dtype <= TL_BFLOAT16; dtype++) {
-    tl_tensor *x = TENSOR(dtype, SHAPE(4, 1), 1, 2, 3, 6), *w = VECTOR(2), *b = VECTOR(1), *mean = VECTOR(0), *var = VECTOR(1), *y = NULL;
+    tl_tensor *x = TENSOR(dtype, SHAPE(4, 1), 1, 2, 3, 6), *w = VECTOR(2), *b = VECTOR(1), *mean = VECTOR(0),
+              *var = VECTOR(1), *y = NULL;
     ck_ok(tl_set_requires_grad(x, true));
     ck_ok(tl_set_requires_grad(w, true));
     ck_ok(tl_set_requires_grad(b, true));
@@ -185,7 +191,8 @@ END_TEST
 
 /* Running statistics through a view, and of another dtype than the input. */
 START_TEST(running_statistics_of_any_layout_and_dtype) {
-  tl_tensor *x = TENSOR(TL_FLOAT32, SHAPE(2, 2), 1, 10, 3, 30), *both = TENSOR(TL_FLOAT64, SHAPE(2, 2), 0, 1, 0, 1), *mean = NULL, *var = NULL, *y = NULL;
+  tl_tensor *x = TENSOR(TL_FLOAT32, SHAPE(2, 2), 1, 10, 3, 30), *both = TENSOR(TL_FLOAT64, SHAPE(2, 2), 0, 1, 0, 1),
+            *mean = NULL, *var = NULL, *y = NULL;
   ck_ok(tl_select(both, 1, 0, &mean));
   ck_ok(tl_select(both, 1, 1, &var));
   ck_ok(tl_batch_norm(x, NULL, NULL, mean, var, true, 1, 1e-5, &y));
@@ -195,7 +202,8 @@ START_TEST(running_statistics_of_any_layout_and_dtype) {
 END_TEST
 
 START_TEST(no_samples) {
-  tl_tensor *x = TENSOR(TL_FLOAT32, SHAPE(0, 2, 3), 0), *w = VECTOR(1, 2), *mean = VECTOR(5, 6), *var = VECTOR(7, 8), *y = NULL, *g = NULL, *dw = NULL;
+  tl_tensor *x = TENSOR(TL_FLOAT32, SHAPE(0, 2, 3), 0), *w = VECTOR(1, 2), *mean = VECTOR(5, 6), *var = VECTOR(7, 8),
+            *y = NULL, *g = NULL, *dw = NULL;
   ck_ok(tl_set_requires_grad(w, true));
   ck_ok(tl_batch_norm(x, w, NULL, mean, var, true, 0.1, 1e-5, &y));
   ck_tensor(mean, 0, 5, 6);
@@ -254,7 +262,8 @@ END_TEST
 START_TEST(values_of_row_norms) {
   tl_tensor *x = TENSOR(TL_FLOAT32, SHAPE(1, 4), 1, 2, 3, 6), *w = VECTOR(1, 2, 1, 1), *b = VECTOR(0, 1, 0, 0);
   tl_tensor *layer = NULL, *group = NULL, *rms = NULL;
-  double s = 1 / sqrt(3.5 + 1e-5), half = 0.5 / sqrt(0.25 + 1e-5), last = 1.5 / sqrt(2.25 + 1e-5), r = 1 / sqrt(12.5 + 1e-5);
+  double s = 1 / sqrt(3.5 + 1e-5), half = 0.5 / sqrt(0.25 + 1e-5), last = 1.5 / sqrt(2.25 + 1e-5),
+         r = 1 / sqrt(12.5 + 1e-5);
   ck_ok(tl_layer_norm(x, SHAPE(4), w, b, 1e-5, &layer));
   ck_tensor(layer, 1e-6, -2 * s, 1 - 2 * s, 0, 3 * s);
   ck_ok(tl_group_norm(x, 2, w, b, 1e-5, &group));
@@ -294,17 +303,20 @@ START_TEST(threads_change_no_bit) {
 END_TEST
 
 START_TEST(messages) {
-  tl_tensor *x = TENSOR(TL_FLOAT32, SHAPE(2, 3), 1, 2, 3, 4, 5, 6), *two = VECTOR(1, 2), *three = VECTOR(1, 2, 3), *y = NULL;
+  tl_tensor *x = TENSOR(TL_FLOAT32, SHAPE(2, 3), 1, 2, 3, 4, 5, 6), *two = VECTOR(1, 2), *three = VECTOR(1, 2, 3),
+            *y = NULL;
   tl_tensor *i = TENSOR(TL_INT64, SHAPE(2, 3), 1, 2, 3, 4, 5, 6), *leaf = VECTOR(1, 2, 3), *wide = NULL;
   ck_ok(tl_set_requires_grad(leaf, true));
   ck_ok(tl_expand(two, SHAPE(2, 2), &wide));
   ck_fails(tl_batch_norm(two, NULL, NULL, NULL, NULL, true, 0.1, 0, &y), TL_ERR_SHAPE, "(N, C, ..), got (2)");
   ck_fails(tl_batch_norm(i, NULL, NULL, NULL, NULL, true, 0.1, 0, &y), TL_ERR_DTYPE, "int64");
-  ck_fails(tl_batch_norm(x, two, NULL, NULL, NULL, true, 0.1, 0, &y), TL_ERR_SHAPE, "weight is (2), an input of (2x3) needs (3)");
+  ck_fails(tl_batch_norm(x, two, NULL, NULL, NULL, true, 0.1, 0, &y), TL_ERR_SHAPE,
+           "weight is (2), an input of (2x3) needs (3)");
   ck_fails(tl_batch_norm(x, NULL, wide, NULL, NULL, true, 0.1, 0, &y), TL_ERR_SHAPE, "bias is (2x2)");
   ck_fails(tl_batch_norm(x, NULL, NULL, three, NULL, true, 0.1, 0, &y), TL_ERR_VALUE, "only running_mean");
   ck_fails(tl_batch_norm(x, NULL, NULL, three, leaf, true, 0.1, 0, &y), TL_ERR_STATE, "cannot require gradients");
-  ck_fails(tl_layer_norm(x, SHAPE(2), NULL, NULL, 0, &y), TL_ERR_SHAPE, "(2x3) does not end in the normalised shape (2)");
+  ck_fails(tl_layer_norm(x, SHAPE(2), NULL, NULL, 0, &y), TL_ERR_SHAPE,
+           "(2x3) does not end in the normalised shape (2)");
   ck_fails(tl_layer_norm(x, SHAPE(1, 2, 3), NULL, NULL, 0, &y), TL_ERR_SHAPE, "(1x2x3)");
   ck_fails(tl_layer_norm(x, SHAPE(3), two, NULL, 0, &y), TL_ERR_SHAPE, "weight is (2), an input of (2x3) needs (3)");
   ck_fails(tl_rms_norm(x, 0, NULL, NULL, 0, &y), TL_ERR_SHAPE, "one dim at least");
@@ -316,7 +328,8 @@ END_TEST
 
 START_TEST(failing_allocations_move_nothing) {
   tl_tensor *x = layout_tensor(TRANSPOSED, 6, 4, TL_FLOAT16, -1, 1, 1), *w = VECTOR(1, 2, 3, 4);
-  tl_tensor *g = layout_tensor(TRANSPOSED, 6, 4, TL_FLOAT16, -1, 1, 2), *mean = VECTOR(0, 0, 0, 0), *var = VECTOR(1, 1, 1, 1);
+  tl_tensor *g = layout_tensor(TRANSPOSED, 6, 4, TL_FLOAT16, -1, 1, 2), *mean = VECTOR(0, 0, 0, 0),
+            *var = VECTOR(1, 1, 1, 1);
   ck_ok(tl_set_requires_grad(x, true));
   ck_ok(tl_set_requires_grad(w, true));
   for (int which = 0; which < 2; which++) {
@@ -326,7 +339,8 @@ START_TEST(failing_allocations_move_nothing) {
       tl_tensor *y = NULL;
       tl_walk *walk = NULL;
       tl_fail_allocation(k);
-      tl_status st = which == 0 ? tl_batch_norm(x, w, NULL, mean, var, true, 0.1, 1e-5, &y) : tl_layer_norm(x, SHAPE(4), w, NULL, 1e-5, &y);
+      tl_status st = which == 0 ? tl_batch_norm(x, w, NULL, mean, var, true, 0.1, 1e-5, &y)
+                                : tl_layer_norm(x, SHAPE(4), w, NULL, 1e-5, &y);
       bool forward = st == TL_OK;
       if (forward) st = tl_backward(y, g, false, &walk);
       tl_fail_allocation(0);

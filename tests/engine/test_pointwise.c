@@ -18,10 +18,10 @@ typedef struct unary_case {
 
 #define T double
 #define TL_C(c) (c)
-#define TL_UNARY(name, kind, f, df, saves)                               \
-  static double name##_reference(double x, double p, double q) {         \
-    (void)p, (void)q;                                                    \
-    return (double)(f);                                                  \
+#define TL_UNARY(name, kind, f, df, saves)                       \
+  static double name##_reference(double x, double p, double q) { \
+    (void)p, (void)q;                                            \
+    return (double)(f);                                          \
   }
 #define TL_UNARY1 TL_UNARY
 #define TL_UNARY2 TL_UNARY
@@ -41,12 +41,15 @@ typedef struct unary_case {
 #define DIFF_AB true
 #define DIFF_ND false
 static const unary_case unaries[] = {
-#define TL_UNARY(name, kind, f, df, saves) \
-  {#name, 0, IS_FLOAT_##kind, IS_BOOL_##kind, DIFF_##saves, tl_##name, tl_##name##_, NULL, NULL, NULL, NULL, name##_reference},
-#define TL_UNARY1(name, kind, f, df, saves) \
-  {#name, 1, IS_FLOAT_##kind, IS_BOOL_##kind, DIFF_##saves, NULL, NULL, tl_##name, tl_##name##_, NULL, NULL, name##_reference},
-#define TL_UNARY2(name, kind, f, df, saves) \
-  {#name, 2, IS_FLOAT_##kind, IS_BOOL_##kind, DIFF_##saves, NULL, NULL, NULL, NULL, tl_##name, tl_##name##_, name##_reference},
+#define TL_UNARY(name, kind, f, df, saves)                                                          \
+  {#name, 0,    IS_FLOAT_##kind, IS_BOOL_##kind, DIFF_##saves, tl_##name, tl_##name##_, NULL, NULL, \
+   NULL,  NULL, name##_reference},
+#define TL_UNARY1(name, kind, f, df, saves)                               \
+  {#name, 1,         IS_FLOAT_##kind, IS_BOOL_##kind, DIFF_##saves, NULL, \
+   NULL,  tl_##name, tl_##name##_,    NULL,           NULL,         name##_reference},
+#define TL_UNARY2(name, kind, f, df, saves)                                   \
+  {#name, 2,    IS_FLOAT_##kind, IS_BOOL_##kind, DIFF_##saves,    NULL, NULL, \
+   NULL,  NULL, tl_##name,       tl_##name##_,   name##_reference},
 #include "ops/ops.def"
 };
 #define UNARIES (int)(sizeof unaries / sizeof *unaries)
@@ -59,9 +62,9 @@ typedef struct binary_case {
   double (*reference)(double a, double b);
 } binary_case;
 static const binary_case binaries[] = {
-#define TL_BINARY(name, kind, f, da, db, saves)                                                                     \
-  {#name,         IS_FLOAT_##kind,   IS_BOOL_##kind,      DIFF_##saves,   tl_##name, tl_##name##_, tl_##name##_scalar, \
-   tl_##name##_rscalar, name##_reference},
+#define TL_BINARY(name, kind, f, da, db, saves)                                       \
+  {#name,        IS_FLOAT_##kind,    IS_BOOL_##kind,      DIFF_##saves,    tl_##name, \
+   tl_##name##_, tl_##name##_scalar, tl_##name##_rscalar, name##_reference},
 #include "ops/ops.def"
 };
 #define BINARIES (int)(sizeof binaries / sizeof *binaries)
@@ -103,8 +106,8 @@ static void compare(const char *name, tl_tensor *y, const double *expected, int6
     if (dtype == TL_UINT8) e = (double)(uint8_t)(int64_t)e;
     if (dtype == TL_BOOL) e = e != 0;
     if ((isnan(e) && isnan(got[i])) || e == got[i]) continue;
-    ck_assert_msg(fabs(got[i] - e) <= tolerance(dtype) * (1 + fabs(e)), "%s %s: element %lld is %.9g, expected %.9g", name,
-                  tl_dtype_name(dtype), (long long)i, got[i], e);
+    ck_assert_msg(fabs(got[i] - e) <= tolerance(dtype) * (1 + fabs(e)), "%s %s: element %lld is %.9g, expected %.9g",
+                  name, tl_dtype_name(dtype), (long long)i, got[i], e);
   }
   free(got);
 }
@@ -130,10 +133,12 @@ START_TEST(every_unary_row_over_every_dtype_and_layout) {
         ck_ok(tl_to_doubles(x, n, values));
         ck_ok(apply(u, x, &y));
         int result = result_dtype(u->floating, u->boolean, dtype);
-        ck_assert_msg(tl_dtype_of(y) == result, "%s of %s is %s", u->name, tl_dtype_name(dtype), tl_dtype_name(tl_dtype_of(y)));
+        ck_assert_msg(tl_dtype_of(y) == result, "%s of %s is %s", u->name, tl_dtype_name(dtype),
+                      tl_dtype_name(tl_dtype_of(y)));
         for (int64_t e = 0; e < n; e++) {
           double x_ = values[e];
-          if (is_integer(dtype) && !u->floating && !u->boolean && u->parameters == 2) values[e] = x_ < P ? trunc(P) : x_ > Q ? trunc(Q) : x_;
+          if (is_integer(dtype) && !u->floating && !u->boolean && u->parameters == 2)
+            values[e] = x_ < P ? trunc(P) : x_ > Q ? trunc(Q) : x_;
           else values[e] = u->reference(x_, P, Q);
         }
         compare(u->name, y, values, n, result);
@@ -204,7 +209,9 @@ END_TEST
 /* ---- gradients ---- */
 
 static tl_status graded_unary(tl_tensor *const *in, void *c, tl_tensor **out) { return apply(c, in[0], out); }
-static tl_status graded_binary(tl_tensor *const *in, void *c, tl_tensor **out) { return ((const binary_case *)c)->f(in[0], in[1], out); }
+static tl_status graded_binary(tl_tensor *const *in, void *c, tl_tensor **out) {
+  return ((const binary_case *)c)->f(in[0], in[1], out);
+}
 
 /* in place on an intermediate value: clone(x).f_() */
 static tl_status graded_unary_(tl_tensor *const *in, void *c, tl_tensor **out) {
@@ -221,8 +228,12 @@ static tl_status graded_binary_(tl_tensor *const *in, void *c, tl_tensor **out) 
   *out = y;
   return st;
 }
-static tl_status graded_scalar(tl_tensor *const *in, void *c, tl_tensor **out) { return ((const binary_case *)c)->scalar(in[0], 1.7, out); }
-static tl_status graded_rscalar(tl_tensor *const *in, void *c, tl_tensor **out) { return ((const binary_case *)c)->rscalar(1.7, in[0], out); }
+static tl_status graded_scalar(tl_tensor *const *in, void *c, tl_tensor **out) {
+  return ((const binary_case *)c)->scalar(in[0], 1.7, out);
+}
+static tl_status graded_rscalar(tl_tensor *const *in, void *c, tl_tensor **out) {
+  return ((const binary_case *)c)->rscalar(1.7, in[0], out);
+}
 
 START_TEST(gradients_of_every_row_agree_with_differences) {
   for (int layout = 0; layout < LAYOUTS; layout++) {
@@ -253,12 +264,22 @@ START_TEST(gradients_of_every_row_agree_with_differences) {
 }
 END_TEST
 
-static tl_status graded_addcmul(tl_tensor *const *in, void *c, tl_tensor **out) { return tl_addcmul(in[0], in[1], in[2], *(double *)c, out); }
-static tl_status graded_addcdiv(tl_tensor *const *in, void *c, tl_tensor **out) { return tl_addcdiv(in[0], in[1], in[2], *(double *)c, out); }
-static tl_status graded_add_scaled(tl_tensor *const *in, void *c, tl_tensor **out) { return tl_add_scaled(in[0], in[1], *(double *)c, out); }
-static tl_status graded_lerp(tl_tensor *const *in, void *c, tl_tensor **out) { return tl_lerp(in[0], in[1], *(double *)c, out); }
+static tl_status graded_addcmul(tl_tensor *const *in, void *c, tl_tensor **out) {
+  return tl_addcmul(in[0], in[1], in[2], *(double *)c, out);
+}
+static tl_status graded_addcdiv(tl_tensor *const *in, void *c, tl_tensor **out) {
+  return tl_addcdiv(in[0], in[1], in[2], *(double *)c, out);
+}
+static tl_status graded_add_scaled(tl_tensor *const *in, void *c, tl_tensor **out) {
+  return tl_add_scaled(in[0], in[1], *(double *)c, out);
+}
+static tl_status graded_lerp(tl_tensor *const *in, void *c, tl_tensor **out) {
+  return tl_lerp(in[0], in[1], *(double *)c, out);
+}
 static tl_status graded_where(tl_tensor *const *in, void *c, tl_tensor **out) { return tl_where(c, in[0], in[1], out); }
-static tl_status graded_fill(tl_tensor *const *in, void *c, tl_tensor **out) { return tl_masked_fill(in[0], c, 3, out); }
+static tl_status graded_fill(tl_tensor *const *in, void *c, tl_tensor **out) {
+  return tl_masked_fill(in[0], c, 3, out);
+}
 
 START_TEST(gradients_of_operations_with_three_operands) {
   for (int layout = 0; layout < EMPTY; layout++) {
@@ -280,8 +301,8 @@ END_TEST
 
 /* ---- accuracy and edges ---- */
 
-static void check_accuracy(const char *name, tl_status (*f)(tl_tensor *, tl_tensor **), double (*exact)(double), double low, double high,
-                           double ulps) {
+static void check_accuracy(const char *name, tl_status (*f)(tl_tensor *, tl_tensor **), double (*exact)(double),
+                           double low, double high, double ulps) {
   enum { N = 200001 };
   tl_tensor *x, *y;
   static double in[N], out[N];
@@ -292,7 +313,8 @@ static void check_accuracy(const char *name, tl_status (*f)(tl_tensor *, tl_tens
   for (int i = 0; i < N; i++) {
     double e = exact(in[i]);
     double ulp = fabs(e) < 1.2e-38 ? 1.4e-45 : ldexp(1, ilogb(e) - 23);
-    ck_assert_msg(fabs(out[i] - e) <= ulps * ulp, "%s(%.9g) = %.9g, exact %.9g: %.2f ulp", name, in[i], out[i], e, fabs(out[i] - e) / ulp);
+    ck_assert_msg(fabs(out[i] - e) <= ulps * ulp, "%s(%.9g) = %.9g, exact %.9g: %.2f ulp", name, in[i], out[i], e,
+                  fabs(out[i] - e) / ulp);
   }
   tl_tensor_free(x);
   tl_tensor_free(y);
@@ -347,8 +369,9 @@ START_TEST(special_values_are_those_of_ieee_754) {
 END_TEST
 
 START_TEST(results_promote_as_in_pytorch) {
-  const int expected[][3] = {{TL_INT32, TL_FLOAT16, TL_FLOAT16}, {TL_FLOAT16, TL_BFLOAT16, TL_FLOAT32}, {TL_UINT8, TL_INT32, TL_INT32},
-                             {TL_BOOL, TL_UINT8, TL_UINT8},      {TL_INT64, TL_FLOAT32, TL_FLOAT32},    {TL_FLOAT64, TL_FLOAT16, TL_FLOAT64}};
+  const int expected[][3] = {{TL_INT32, TL_FLOAT16, TL_FLOAT16}, {TL_FLOAT16, TL_BFLOAT16, TL_FLOAT32},
+                             {TL_UINT8, TL_INT32, TL_INT32},     {TL_BOOL, TL_UINT8, TL_UINT8},
+                             {TL_INT64, TL_FLOAT32, TL_FLOAT32}, {TL_FLOAT64, TL_FLOAT16, TL_FLOAT64}};
   for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
     ck_assert_int_eq(tl_promote(expected[i][0], expected[i][1]), expected[i][2]);
     ck_assert_int_eq(tl_promote(expected[i][1], expected[i][0]), expected[i][2]);

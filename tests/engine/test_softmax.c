@@ -71,7 +71,8 @@ START_TEST(a_row_of_minus_inf_is_zeros_with_zero_gradients) {
   const double inf = INFINITY;
   for (int d = 0; d < 2; d++) { /* rows, and the same as columns */
     for (int log = 0; log < 2; log++) {
-      tl_tensor *rows = TENSOR(TL_FLOAT32, SHAPE(2, 2), -inf, -inf, 0, -inf), *x = NULL, *y = NULL, *g = NULL, *grad = NULL;
+      tl_tensor *rows = TENSOR(TL_FLOAT32, SHAPE(2, 2), -inf, -inf, 0, -inf), *x = NULL, *y = NULL, *g = NULL,
+                *grad = NULL;
       ck_ok(tl_set_requires_grad(rows, true));
       ck_ok(d == 1 ? tl_tensor_retain(rows, &x) : tl_transpose(rows, 0, 1, &x));
       ck_ok(log ? tl_log_softmax(x, d, &y) : tl_softmax(x, d, &y));
@@ -138,7 +139,8 @@ START_TEST(messages) {
 END_TEST
 
 START_TEST(failing_allocations) {
-  tl_tensor *x = layout_tensor(TRANSPOSED, 70, 10, TL_BFLOAT16, -1, 1, 1), *g = layout_tensor(TRANSPOSED, 70, 10, TL_BFLOAT16, -1, 1, 2);
+  tl_tensor *x = layout_tensor(TRANSPOSED, 70, 10, TL_BFLOAT16, -1, 1, 1),
+            *g = layout_tensor(TRANSPOSED, 70, 10, TL_BFLOAT16, -1, 1, 2);
   ck_ok(tl_set_requires_grad(x, true));
   int64_t before = live_tensors();
   bool done = false;

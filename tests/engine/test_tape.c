@@ -6,7 +6,8 @@ static tl_tensor *leaf(int ndim, const int64_t *shape, const double *values) {
   ck_ok(tl_set_requires_grad(t, true));
   return t;
 }
-#define LEAF(...) leaf(1, (const int64_t[]){(int64_t)(sizeof((double[]){__VA_ARGS__}) / sizeof(double))}, (const double[]){__VA_ARGS__})
+#define LEAF(...) \
+  leaf(1, (const int64_t[]){(int64_t)(sizeof((double[]){__VA_ARGS__}) / sizeof(double))}, (const double[]){__VA_ARGS__})
 
 static void backward(tl_tensor *t) {
   tl_tensor *s;
@@ -17,20 +18,21 @@ static void backward(tl_tensor *t) {
   tl_tensor_free(s);
 }
 
-#define ck_grad(t, ...)             \
-  do {                              \
-    tl_tensor *g_ = NULL;           \
-    ck_ok(tl_grad(t, &g_));         \
-    ck_assert_ptr_nonnull(g_);      \
+#define ck_grad(t, ...)               \
+  do {                                \
+    tl_tensor *g_ = NULL;             \
+    ck_ok(tl_grad(t, &g_));           \
+    ck_assert_ptr_nonnull(g_);        \
     ck_tensor(g_, 1e-6, __VA_ARGS__); \
-    tl_tensor_free(g_);             \
+    tl_tensor_free(g_);               \
   } while (0)
 
 static void free_all(int n, tl_tensor **t) {
   for (int i = 0; i < n; i++) tl_tensor_free(t[i]);
   ck_assert_int_eq(live_tensors(), 0);
 }
-#define FREE(...) free_all((int)(sizeof((tl_tensor *[]){__VA_ARGS__}) / sizeof(tl_tensor *)), (tl_tensor *[]){__VA_ARGS__})
+#define FREE(...) \
+  free_all((int)(sizeof((tl_tensor *[]){__VA_ARGS__}) / sizeof(tl_tensor *)), (tl_tensor *[]){__VA_ARGS__})
 
 START_TEST(gradients_accumulate_over_paths_and_calls) {
   tl_tensor *x = LEAF(1, 2, 3), *y, *z;

@@ -69,7 +69,8 @@ END_TEST
 
 START_TEST(half_and_bfloat16_round_to_nearest_even) {
   /* largest finite, first that overflows, ties, subnormals, specials */
-  const double in[] = {65504, 65520, 1.00048828125, 1.0014648437500, 5.9604644775390625e-8, 2.98023223876953125e-8, INFINITY, NAN};
+  const double in[] = {65504,    65520, 1.00048828125, 1.0014648437500, 5.9604644775390625e-8, 2.98023223876953125e-8,
+                       INFINITY, NAN};
   const double half[] = {65504, INFINITY, 1, 1.001953125, 5.9604644775390625e-8, 0, INFINITY, NAN};
   tl_tensor *t = make_tensor(TL_FLOAT16, SHAPE(8), in);
   ck_values(t, 8, half, 0);
@@ -317,7 +318,8 @@ END_TEST
 /* A view keeps the tensor that it was taken from; once that shows other elements it must not be written through. */
 START_TEST(views_outlive_the_data_of_their_base) {
   for (int released = 0; released < 2; released++) {
-    tl_tensor *base = TENSOR(TL_FLOAT32, SHAPE(3, 2), 1, 2, 3, 4, 5, 6), *view, *small, *w = VECTOR(10, 20), *sum, *grad;
+    tl_tensor *base = TENSOR(TL_FLOAT32, SHAPE(3, 2), 1, 2, 3, 4, 5, 6), *view, *small, *w = VECTOR(10, 20), *sum,
+              *grad;
     tl_walk *walk = NULL;
     ck_ok(tl_set_requires_grad(w, true));
     ck_ok(tl_select(base, 0, 2, &view));
@@ -349,10 +351,12 @@ START_TEST(devices_that_are_not_there_say_why) {
 END_TEST
 
 TEST_MAIN("tensor", shapes_strides_and_values_are_what_was_asked_for, impossible_shapes_are_refused,
-          zero_size_and_scalar_tensors_are_legal, every_dtype_stores_what_it_can, half_and_bfloat16_round_to_nearest_even,
-          integers_survive_conversions_exactly, views_share_storage_and_copies_do_not,
-          a_view_of_non_contiguous_groups_is_found_where_one_exists, copies_read_overlapping_sources_before_writing,
-          writing_into_an_expanded_tensor_is_an_error, failed_calls_leave_their_arguments_alone,
-          creation_gives_the_usual_values, random_numbers_depend_on_the_seed_alone, philox_gives_the_published_numbers,
+          zero_size_and_scalar_tensors_are_legal, every_dtype_stores_what_it_can,
+          half_and_bfloat16_round_to_nearest_even, integers_survive_conversions_exactly,
+          views_share_storage_and_copies_do_not, a_view_of_non_contiguous_groups_is_found_where_one_exists,
+          copies_read_overlapping_sources_before_writing, writing_into_an_expanded_tensor_is_an_error,
+          failed_calls_leave_their_arguments_alone, creation_gives_the_usual_values,
+          random_numbers_depend_on_the_seed_alone, philox_gives_the_published_numbers,
           an_interrupt_ends_the_next_operation_and_only_that, released_storage_leaves_an_empty_handle,
-          data_replaces_what_is_behind_a_handle, views_outlive_the_data_of_their_base, devices_that_are_not_there_say_why)
+          data_replaces_what_is_behind_a_handle, views_outlive_the_data_of_their_base,
+          devices_that_are_not_there_say_why)
