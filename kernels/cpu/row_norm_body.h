@@ -153,10 +153,10 @@ static tl_status F(row_norm_grad)(const tl_row_norm_grad_args *a, const F(row_ar
   T *parts = tl_host_alloc((size_t)(blocks * 2 * n) * sizeof(T));
   if (parts == NULL) return TL_FAIL(TL_ERR_MEMORY, "layer_norm", "no memory for partial sums of the weight's gradient");
 #pragma omp parallel for schedule(static)
-  for (int64_t b = 0; b < blocks; b++)
-    F(norm_rows_grad)
-    (a, v, b * a->rows / blocks, (b + 1) * a->rows / blocks, v->dw == NULL ? NULL : parts + b * 2 * n,
-     v->db == NULL ? NULL : parts + (b * 2 + 1) * n);
+  for (int64_t b = 0; b < blocks; b++) {
+    T *dw = v->dw == NULL ? NULL : parts + b * 2 * n, *db = v->db == NULL ? NULL : parts + (b * 2 + 1) * n;
+    F(norm_rows_grad)(a, v, b * a->rows / blocks, (b + 1) * a->rows / blocks, dw, db);
+  }
   F(add_parts)(parts, blocks, 2 * n, n, v->dw);
   F(add_parts)(parts + n, blocks, 2 * n, n, v->db);
   tl_host_free(parts);
