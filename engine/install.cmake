@@ -10,5 +10,5 @@ endforeach()
 # Found from where it lies, so that a moved or staged tree works.
 file(RELATIVE_PATH TLUA_PC_PREFIX /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
 string(REGEX REPLACE "/$" "" TLUA_PC_PREFIX "${TLUA_PC_PREFIX}")
-configure_file(${PROJECT_SOURCE_DIR}/cmake/tlua.pc.in ${PROJECT_BINARY_DIR}/tlua.pc @ONLY)
+configure_file(${PROJECT_SOURCE_DIR}/engine/tlua.pc.in ${PROJECT_BINARY_DIR}/tlua.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/tlua.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
