@@ -40,24 +40,7 @@ tl_status tl_storage_new(tl_device device, size_t bytes, tl_storage **out) {
   s->version = 0;
   s->bytes = bytes;
   s->data = data;
-  s->release = NULL;
-  s->owner = NULL;
   tl_account(device, (int64_t)bytes);
-  *out = s;
-  return TL_OK;
-}
-
-tl_status tl_storage_adopt(void *data, size_t bytes, void (*release)(tl_storage *), void *owner, tl_storage **out) {
-  tl_storage *s = tl_small_alloc(sizeof *s);
-  if (s == NULL) return no_memory(TL_CPU, bytes);
-  atomic_init(&s->refs, 1);
-  s->device = TL_CPU;
-  s->version = 0;
-  s->bytes = bytes;
-  s->data = data;
-  s->release = release;
-  s->owner = owner;
-  tl_account(TL_CPU, (int64_t)bytes);
   *out = s;
   return TL_OK;
 }
@@ -74,8 +57,7 @@ void tl_storage_drop(tl_storage *s) {
     tl_small_free(s, HEADER + s->bytes);
     return;
   }
-  if (s->release != NULL) s->release(s);
-  else tl_backend_of(s->device)->free(s->device & 255, s->data, s->bytes == 0 ? 1 : s->bytes);
+  tl_backend_of(s->device)->free(s->device & 255, s->data, s->bytes == 0 ? 1 : s->bytes);
   tl_small_free(s, sizeof *s);
 }
 
@@ -131,33 +113,6 @@ tl_status tl_empty(int ndim, const int64_t *shape, int dtype, tl_device device, 
 
 tl_status tl_empty_like(const tl_tensor *t, int dtype, tl_tensor **out) {
   return make(t->ndim, t->shape, t->numel, dtype, t->device, out);
-}
-
-tl_status tl_tensor_on(tl_storage *s, int dtype, int ndim, const int64_t *shape, const int64_t *strides, int64_t offset,
-                       tl_tensor **out) {
-  int64_t numel, contiguous[TL_MAX_DIMS];
-  TL_TRY(tl_check_shape("view", ndim, shape, dtype, &numel));
-  if (strides == NULL) {
-    tl_contiguous_strides(ndim, shape, contiguous);
-    strides = contiguous;
-  }
-  int64_t last = offset, size = (int64_t)tl_dtype_size(dtype);
-  bool fits = offset >= 0;
-  for (int d = 0; d < ndim && numel > 0 && fits; d++) {
-    int64_t reach;
-    fits = strides[d] >= 0 && !__builtin_mul_overflow(shape[d] - 1, strides[d], &reach) &&
-           !__builtin_add_overflow(last, reach, &last);
-  }
-  if (numel > 0) fits = fits && last < (int64_t)s->bytes / size;
-  if (!fits) return TL_FAIL(TL_ERR_INDEX, "view", "the view reaches outside its storage of %zu bytes", s->bytes);
-  tl_tensor *t = new_handle(s, dtype, ndim);
-  if (t == NULL) return no_memory(s->device, sizeof *t);
-  tl_storage_retain(s);
-  for (int d = 0; d < ndim; d++) t->shape[d] = shape[d], t->strides[d] = strides[d];
-  t->offset = offset;
-  tl_tensor_set_layout(t);
-  *out = t;
-  return TL_OK;
 }
 
 tl_status tl_alias_as(const tl_tensor *t, int ndim, const int64_t *shape, const int64_t *strides, int64_t offset,

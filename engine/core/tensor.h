@@ -15,8 +15,6 @@ typedef struct tl_storage {
   uint32_t version; /* + 1 at every in-place change */
   size_t bytes;
   void *data;
-  void (*release)(struct tl_storage *s); /* NULL: the backend's allocator; else who lent the bytes takes them back */
-  void *owner;                           /* for release */
 } tl_storage;
 
 struct tl_node; /* autograd/tape.h */
@@ -46,14 +44,9 @@ struct tl_tensor {
 
 /* Storage of at least `bytes`, uninitialised. */
 tl_status tl_storage_new(tl_device device, size_t bytes, tl_storage **out);
-/* Host memory that somebody else owns becomes a storage; release(s) is called when the last reference goes. */
-tl_status tl_storage_adopt(void *data, size_t bytes, void (*release)(tl_storage *), void *owner, tl_storage **out);
 void tl_storage_retain(tl_storage *s);
 void tl_storage_drop(tl_storage *s);
 
-/* A handle on a storage (which it retains). Checks that the view lies inside the storage. strides NULL: contiguous. */
-tl_status tl_tensor_on(tl_storage *s, int dtype, int ndim, const int64_t *shape, const int64_t *strides, int64_t offset,
-                       tl_tensor **out);
 /* A second handle on the same elements with no autograd history: saved values, detach. */
 tl_status tl_alias(const tl_tensor *t, tl_tensor **out);
 /* An alias with another geometry of the same storage; unchecked, for view operations that computed it. */
@@ -92,7 +85,6 @@ static inline tl_status tl_give(tl_status status, tl_tensor *t, tl_tensor **out)
 static inline double tl_outgoing(double v) { return v == v ? v : (double)NAN; }
 
 static inline bool tl_is_floating(int dtype) { return dtype <= TL_FLOAT64; }
-static inline bool tl_is_scalar(const tl_tensor *t) { return t->ndim == 0; }
 
 /* ---- shapes (core/shape.c) ---- */
 
