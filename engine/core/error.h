@@ -4,6 +4,10 @@
 
 #include "tlua.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* Thread-local variables on hot paths: found without a function call. They must stay few: a program that opens the
  * library with dlopen has about a kilobyte for all of them. */
 #define TL_HOT_THREAD_LOCAL __attribute__((tls_model("initial-exec"))) _Thread_local
@@ -42,4 +46,7 @@ const char *tl_shape_text(int ndim, const int64_t *shape, char buffer[TL_SHAPE_C
 /* The same for a tensor, in a rotating per-thread buffer (8 of them): for message arguments only. */
 const char *tl_shape_of(const tl_tensor *t);
 
+#ifdef __cplusplus
+}
+#endif
 #endif

@@ -4,6 +4,10 @@
 
 #include "core/tensor.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 #define TL_MAX_OPERANDS 6
 
 /* The type that operands of a dtype are computed in. */
@@ -39,4 +43,7 @@ void tl_iter_init(tl_iter *it, int n, tl_tensor *const *tensors, const double *c
  * group merged on its own. *reduced is the number of trailing iterator dims that are reduced (0 when mask is empty). */
 void tl_iter_init_reduce(tl_iter *it, tl_tensor *out, tl_tensor *in, uint32_t mask, int *reduced);
 
+#ifdef __cplusplus
+}
+#endif
 #endif

@@ -3,14 +3,27 @@
 #define TL_CORE_TENSOR_H
 
 #include <math.h>
+#ifndef __cplusplus
 #include <stdatomic.h>
+#endif
 
 #include "core/error.h"
 #include "tlua.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* CUDA kernels, which are C++, only read where tensors lie. */
+#ifdef __cplusplus
+typedef int tl_atomic_int;
+#else
+typedef atomic_int tl_atomic_int;
+#endif
+
 /* The bytes that tensors view. Reference counts are atomic: loaders and collectives hold storages on other threads. */
 typedef struct tl_storage {
-  atomic_int refs;
+  tl_atomic_int refs;
   tl_device device;
   uint32_t version; /* + 1 at every in-place change */
   size_t bytes;
@@ -112,4 +125,7 @@ void tl_tensor_set_layout(tl_tensor *t);
 /* Do two elements of t share an address (expanded dims)? Then it must not be written in place. */
 bool tl_overlaps_itself(const tl_tensor *t);
 
+#ifdef __cplusplus
+}
+#endif
 #endif

@@ -1,0 +1,62 @@
+/* sim.h: the seam between the simulator's parts. NVIDIA's headers give the public functions' signatures; this is what
+ * the parts say to each other.
+ *
+ *   device.cpp    runs one grid: fibers, barriers, shuffles, shared memory; the checkers' access hooks
+ *   runtime*.c    the CUDA runtime: devices, arenas, streams as lazy queues, events, graphs
+ *   cublaslt.c, cudnn.c, nccl.c   the libraries, on top of sim_enqueue
+ */
+#ifndef TLUA_SIM_H
+#define TLUA_SIM_H
+
+#include <cuda_runtime_api.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- work: runtime.c ---- */
+
+/* A piece of work that a stream runs later, any number of times (a graph replays it). `data` is copied. */
+typedef void sim_work_fn(void *data, int device);
+/* Appends work to a stream (or to the graph that captures it). `reads`, `writes`: device memory it will touch, for the
+ * libraries, whose plain loops are not instrumented. */
+typedef struct sim_range {
+  const void *base;
+  size_t bytes;
+  int writes;
+} sim_range;
+cudaError_t sim_enqueue(cudaStream_t stream, const char *name, sim_work_fn *run, const void *data, size_t bytes, int ranges,
+                        const sim_range *range);
+/* Makes cudaGetLastError and the caller return `error`; a sentence for the log says why. */
+cudaError_t sim_error(cudaError_t error, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* The k-th failable call fails (TLUA_SIM_FAIL=k): every simulated function that can fail asks first. */
+int sim_call_fails(const char *function);
+
+/* ---- one grid: device.cpp ---- */
+
+typedef struct sim_kernel {
+  const char *name;
+  void (*run)(const void *arguments); /* one thread's whole run */
+  const void *arguments;
+  dim3 grid, block;
+  size_t shared; /* dynamic, bytes */
+} sim_kernel;
+void sim_run_grid(const sim_kernel *kernel, int device);
+
+/* ---- a fault that the simulator exists to find: report.c ---- */
+
+/* Prints "tlua-sim: KIND: text" with the kernel, block and thread that run, and ends the process with exit code 66, or
+ * only counts it where the self-test asked for that (TLUA_SIM_FAULTS=count). */
+void sim_fault(const char *kind, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* ---- memory state, for the checkers: memory.c (arena) tells device.cpp (shadow) ---- */
+
+/* Which device's arena an address is in, -1 for host memory. */
+int sim_device_of(const void *p);
+/* The live allocation around an address, 0 if there is none (freed, or between allocations). */
+int sim_allocation_of(const void *p, const void **base, size_t *bytes);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
