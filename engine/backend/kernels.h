@@ -117,7 +117,9 @@ typedef struct tl_kernels {
                            int64_t *ids);
   /* running sums from the front or the back, dtype `from` to dtype `to` */
   tl_status (*cumsum)(int from, const void *x, int to, void *y, int64_t outer, int64_t n, int64_t inner, bool reverse);
-  /* ---- index.c ---- contiguous unless said otherwise; ids were checked, elements are `size` bytes where only moved */
+  /* ---- index.c ---- contiguous unless said otherwise; elements are `size` bytes where only moved. ids were checked, but
+   * a device that cannot wait for the answer reports bad ids later: there *at is always -1, and the kernels below must
+   * not leave their operands when an id is outside 0..n-1 */
   tl_status (*find_bad_id)(const int64_t *ids, int64_t n, int64_t limit,
                            int64_t *at); /* first id outside 0..limit-1, or -1 */
   /* y (outer, m, inner) = rows ids (m) of x (outer, n, inner) */
@@ -127,9 +129,9 @@ typedef struct tl_kernels {
   tl_status (*index_add)(int dtype, const void *x, int64_t outer, int64_t n, int64_t inner, int64_t m,
                          const int64_t *ids, double alpha, void *y);
   /* op[0] = op[2] at op[1] (int64 ids) steps of `stride` bytes; op[2] does not move along the indexed dim itself */
-  tl_status (*gather)(const tl_iter *it, int64_t stride);
+  tl_status (*gather)(const tl_iter *it, int64_t stride, int64_t n);
   /* op[0] at op[1] (int64 ids) steps of `stride` bytes += op[2], of one dtype, in the iterator's order; not for bool */
-  tl_status (*scatter_add)(const tl_iter *it, int64_t stride);
+  tl_status (*scatter_add)(const tl_iter *it, int64_t stride, int64_t n);
   /* the places of the set flags: out (as many as there are, ndim) */
   tl_status (*nonzero)(const uint8_t *flags, int ndim, const int64_t *shape, int64_t *out);
   /* y = x (batch, rows, columns), 0 below (upper) or above the diagonal */

@@ -17,6 +17,9 @@ tl_along tl_along_dim(const tl_tensor *x, int d) {
   return a;
 }
 
+/* How many ids there are along d. */
+static int64_t extent(const tl_tensor *x, int d) { return x->ndim == 0 ? 1 : x->shape[d]; }
+
 /* "(2, 3)": the position of element i of t, as the user counts. */
 static const char *place_text(const tl_tensor *t, int64_t i, char *buffer, size_t bytes) {
   int64_t index[TL_MAX_DIMS];
@@ -37,7 +40,7 @@ tl_status tl_checked_ids(const char *op, const tl_tensor *x, int d, tl_tensor *i
   TL_TRY(tl_check_same_device(op, x, ids));
   TL_KERNEL(x, find_bad_id, op);
   tl_tensor *wide = NULL, *flat = NULL;
-  int64_t limit = x->ndim == 0 ? 1 : x->shape[d], bad;
+  int64_t limit = extent(x, d), bad;
   tl_status st = tl_to(ids, TL_INT64, ids->device, &wide);
   if (st == TL_OK) st = tl_contiguous(wide, &flat);
   tl_tensor_free(wide);
@@ -245,7 +248,7 @@ static tl_status add_elements(tl_tensor *y, int d, tl_tensor *ids, tl_tensor *sr
     tl_tensor *operands[3] = {target, ids, part};
     tl_iter it;
     tl_iter_init(&it, 3, operands, NULL, ids->ndim, ids->shape);
-    st = tl_kernels_of(y)->scatter_add(&it, step_bytes(y, d));
+    st = tl_kernels_of(y)->scatter_add(&it, step_bytes(y, d), extent(y, d));
   }
   tl_tensor_free(target);
   tl_tensor_free(part);
@@ -298,7 +301,7 @@ static tl_status gather_into(tl_tensor *y, tl_tensor *x, int d, tl_tensor *ids) 
   tl_tensor *operands[3] = {y, ids, source};
   tl_iter it;
   tl_iter_init(&it, 3, operands, NULL, ids->ndim, ids->shape);
-  tl_status st = tl_kernels_of(x)->gather(&it, step_bytes(x, d));
+  tl_status st = tl_kernels_of(x)->gather(&it, step_bytes(x, d), extent(x, d));
   tl_tensor_free(source);
   return st;
 }

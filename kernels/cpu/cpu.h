@@ -96,8 +96,8 @@ tl_status tl_cpu_index_select(size_t size, const void *x, int64_t outer, int64_t
                               const int64_t *ids, void *y);
 tl_status tl_cpu_index_add(int dtype, const void *x, int64_t outer, int64_t n, int64_t inner, int64_t m,
                            const int64_t *ids, double alpha, void *y);
-tl_status tl_cpu_gather(const tl_iter *it, int64_t stride);
-tl_status tl_cpu_scatter_add(const tl_iter *it, int64_t stride);
+tl_status tl_cpu_gather(const tl_iter *it, int64_t stride, int64_t n);
+tl_status tl_cpu_scatter_add(const tl_iter *it, int64_t stride, int64_t n);
 tl_status tl_cpu_nonzero(const uint8_t *flags, int ndim, const int64_t *shape, int64_t *out);
 tl_status tl_cpu_triangle(size_t size, const void *x, int64_t batch, int64_t rows, int64_t columns, int64_t diagonal,
                           bool upper, void *y);

@@ -109,7 +109,8 @@ static void row_at(const tl_iter *it, int64_t row, char *at[3]) {
   for (int64_t k = 0; k < width; k++, dst += a, id += b, src += c) \
     *(T *)dst = *(const T *)(src + *(const int64_t *)id * stride);
 
-tl_status tl_cpu_gather(const tl_iter *it, int64_t stride) {
+tl_status tl_cpu_gather(const tl_iter *it, int64_t stride, int64_t n) {
+  (void)n; /* the ids were checked */
   if (it->numel == 0) return TL_OK;
   int inner = it->ndim - 1;
   int64_t width = it->shape[inner], rows = it->numel / width;
@@ -136,7 +137,8 @@ tl_status tl_cpu_gather(const tl_iter *it, int64_t stride) {
     *to = (T)((U)*to + (U) * (const T *)src);                        \
   }
 
-tl_status tl_cpu_scatter_add(const tl_iter *it, int64_t stride) {
+tl_status tl_cpu_scatter_add(const tl_iter *it, int64_t stride, int64_t n) {
+  (void)n;
   if (it->numel == 0) return TL_OK;
   int inner = it->ndim - 1, dtype = it->op[0].dtype;
   int64_t width = it->shape[inner], rows = it->numel / width;
