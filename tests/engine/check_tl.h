@@ -27,6 +27,34 @@
 #define SHAPE(...) \
   (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (const int64_t[]) { __VA_ARGS__ }
 
+/* Where tests make their tensors: what the environment's TLUA_TEST_DEVICE names, the CPU without it. */
+static inline tl_device test_device(void) {
+  static tl_device device = -1;
+  const char *name = getenv("TLUA_TEST_DEVICE");
+  if (device < 0) ck_ok(tl_device_parse(name == NULL ? "cpu" : name, &device));
+  return device;
+}
+
+/* Kernels of a GPU meet ids and labels that name nothing when nobody waits for them: the next call that waits says so.
+ * The status of a call, or that of the wait for it; *out goes with a late refusal. */
+static inline tl_status settled(tl_status status, tl_tensor **out) {
+  if (status != TL_OK || test_device() == TL_CPU) return status;
+  tl_tensor *probe;
+  double value;
+  ck_ok(tl_full(0, NULL, 0, TL_FLOAT32, test_device(), &probe));
+  status = tl_item(probe, &value);
+  tl_tensor_free(probe);
+  if (status != TL_OK && out != NULL) {
+    tl_tensor_free(*out);
+    *out = NULL;
+  }
+  return status;
+}
+
+/* The call fails, at once or late. Its message names the value; `where`, which goes on from there, only the CPU knows. */
+#define ck_names_bad(call, out, code, value, where) \
+  ck_fails(settled(call, out), code, test_device() == TL_CPU ? value where : value)
+
 static inline int64_t live_tensors(void) {
   tl_memory_stats s;
   ck_ok(tl_memory(TL_CPU, &s));
@@ -52,7 +80,7 @@ static inline void ck_values(const tl_tensor *t, int64_t n, const double *expect
 
 static inline tl_tensor *make_tensor(int dtype, int ndim, const int64_t *shape, const double *values) {
   tl_tensor *t = NULL;
-  ck_ok(tl_from_doubles(ndim, shape, dtype, TL_CPU, values, &t));
+  ck_ok(tl_from_doubles(ndim, shape, dtype, test_device(), values, &t));
   return t;
 }
 #define TENSOR(dtype, shape, ...) make_tensor(dtype, shape, (const double[]){__VA_ARGS__})
@@ -82,9 +110,9 @@ static inline tl_tensor *layout_tensor(int layout, int64_t rows, int64_t columns
                      : layout == EXPANDED ? one
                      : layout == EMPTY    ? none
                                           : shape;
-  ck_ok(tl_empty(2, s, TL_FLOAT64, TL_CPU, &x));
+  ck_ok(tl_empty(2, s, TL_FLOAT64, test_device(), &x));
   ck_ok(tl_uniform_(x, low, high, g));
-  ck_ok(tl_to(x, dtype, TL_CPU, &y));
+  ck_ok(tl_to(x, dtype, test_device(), &y));
   if (layout == TRANSPOSED) ck_ok(tl_transpose(y, 0, 1, &z));
   else if (layout == NARROWED) ck_ok(tl_narrow(y, 1, 2, columns, &z));
   else if (layout == EXPANDED) ck_ok(tl_expand(y, 2, shape, &z));
@@ -109,7 +137,7 @@ static inline double weighted_sum(graded f, tl_tensor *const *in, void *context,
     for (int d = 0; d < tl_ndim(y); d++) shape[d] = (int64_t)tl_size(y, d);
     tl_generator *g;
     ck_ok(tl_generator_new(99, &g));
-    ck_ok(tl_empty(tl_ndim(y), shape, TL_FLOAT64, TL_CPU, weights));
+    ck_ok(tl_empty(tl_ndim(y), shape, TL_FLOAT64, test_device(), weights));
     ck_ok(tl_uniform_(*weights, -1, 1, g));
     tl_generator_free(g);
   }

@@ -92,8 +92,8 @@ static inline const char *way_name(int way) {
   return names[way];
 }
 
-/* The tensor that an input of this layout is a view of. */
-static inline tl_tensor *make_root(const op_input *s, int way, int dtype, double seed) {
+/* The tensor that an input of this layout is a view of. Drawn on the CPU: the same for every device. */
+static inline tl_tensor *make_root(const op_input *s, int way, int dtype, double seed, tl_device device) {
   int64_t shape[4] = {0};
   int n = s->ndim;
   for (int d = 0; d < n; d++) shape[d] = s->shape[way == REVERSED ? n - 1 - d : d];
@@ -114,7 +114,7 @@ static inline tl_tensor *make_root(const op_input *s, int way, int dtype, double
                       : dtype == TL_BOOL ? 2
                                          : 6,
                       g));
-  ck_ok(tl_to(x, dtype, TL_CPU, &y));
+  ck_ok(tl_to(x, dtype, device, &y));
   tl_tensor_free(x);
   tl_generator_free(g);
   return y;
@@ -157,22 +157,23 @@ static inline const char *trial_name(const trial *t) {
   return text;
 }
 
-/* Makes the inputs. copied: contiguous copies of what the layout shows. rounded: values of `dtype` in float32. */
-static inline void trial_make(trial *t, const op_row *row, int dtype, const int *way, bool graded, bool copied,
+/* Makes the inputs. reference: contiguous copies of what the layout shows, on the CPU. rounded: values of `dtype` in
+ * float32. */
+static inline void trial_make(trial *t, const op_row *row, int dtype, const int *way, bool graded, bool reference,
                               bool rounded) {
   *t = (trial){.row = row, .dtype = rounded ? TL_FLOAT32 : dtype};
   for (int i = 0; i < row->inputs; i++) {
     const op_input *s = &row->input[i];
     t->way[i] = way[i];
-    tl_tensor *first = make_root(s, way[i], dtype, 100 + i), *v;
-    if (rounded && s->kind <= BUFFER) ck_ok(tl_to(first, TL_FLOAT32, TL_CPU, &t->root[i]));
+    tl_tensor *first = make_root(s, way[i], dtype, 100 + i, reference ? TL_CPU : test_device()), *v;
+    if (rounded && s->kind <= BUFFER) ck_ok(tl_to(first, TL_FLOAT32, tl_device_of(first), &t->root[i]));
     else ck_ok(tl_tensor_retain(first, &t->root[i]));
     tl_tensor_free(first);
     if (graded && s->kind == DATA && dtype <= TL_FLOAT64) ck_ok(tl_set_requires_grad(t->root[i], true));
     if (i == 0 && row->flags & IN_PLACE) ck_ok(tl_clone(t->root[i], &t->mid[i]));
     else ck_ok(tl_tensor_retain(t->root[i], &t->mid[i]));
     v = arrange(s, way[i], t->mid[i]);
-    if (copied) ck_ok(tl_clone(v, &t->in[i]));
+    if (reference) ck_ok(tl_clone(v, &t->in[i]));
     else ck_ok(tl_tensor_retain(v, &t->in[i]));
     tl_tensor_free(v);
   }
@@ -180,14 +181,14 @@ static inline void trial_make(trial *t, const op_row *row, int dtype, const int 
 
 static inline tl_status trial_run(trial *t) { return t->row->run(t->in, t->out); }
 
-/* A gradient for y: fixed numbers, with strides that are not y's where `strided`. */
+/* A gradient for y: fixed numbers, where y is, with strides that are not y's where `strided`. */
 static inline tl_tensor *make_weights(const tl_tensor *y, bool strided) {
   int64_t shape[TL_MAX_DIMS];
   for (int d = 0; d < tl_ndim(y); d++) shape[d] = (int64_t)tl_size(y, d);
   tl_generator *g;
   tl_tensor *w, *turned, *dense;
   ck_ok(tl_generator_new(55, &g));
-  ck_ok(tl_empty(tl_ndim(y), shape, tl_dtype_of(y), TL_CPU, &w));
+  ck_ok(tl_empty(tl_ndim(y), shape, tl_dtype_of(y), tl_device_of(y), &w));
   ck_ok(tl_uniform_(w, -1, 1, g));
   tl_generator_free(g);
   if (!strided || tl_ndim(y) < 2) return w;

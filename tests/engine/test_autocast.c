@@ -3,6 +3,9 @@
 
 #include <pthread.h>
 
+/* The kind of the device under test. */
+static int here(void) { return test_device() >> 8; }
+
 static int enter(int kind, int dtype, bool enabled) {
   int former;
   ck_ok(tl_autocast_enter(kind, dtype, enabled, &former));
@@ -11,14 +14,14 @@ static int enter(int kind, int dtype, bool enabled) {
 
 static tl_tensor *parameter(int dtype, int ndim, const int64_t *shape, double value) {
   tl_tensor *t;
-  ck_ok(tl_full(ndim, shape, value, dtype, TL_CPU, &t));
+  ck_ok(tl_full(ndim, shape, value, dtype, test_device(), &t));
   ck_ok(tl_set_requires_grad(t, true));
   return t;
 }
 
 static tl_tensor *filled(int dtype, int ndim, const int64_t *shape, double value) {
   tl_tensor *t;
-  ck_ok(tl_full(ndim, shape, value, dtype, TL_CPU, &t));
+  ck_ok(tl_full(ndim, shape, value, dtype, test_device(), &t));
   return t;
 }
 
@@ -38,7 +41,7 @@ START_TEST(products_run_in_the_low_type) {
     tl_tensor *w = filled(TL_FLOAT32, SHAPE(2, 2, 3, 3), 1), *l = filled(low, SHAPE(2, 2), 1);
     tl_tensor *x1 = filled(TL_FLOAT32, SHAPE(1, 2, 4), 1), *w1 = filled(TL_FLOAT32, SHAPE(2, 2, 3), 1);
     tl_tensor *pair[2] = {a, l}, *one[1] = {a};
-    int former = enter(0, low, true);
+    int former = enter(here(), low, true);
     gives(low, tl_matmul(a, b, &y), y);
     gives(low, tl_mm(a, l, &y), y);
     gives(low, tl_bmm(b, b, &y), y);
@@ -68,7 +71,7 @@ START_TEST(what_needs_range_runs_in_float32) {
   tl_tensor *x = filled(low, SHAPE(2, 4), .5), *t = filled(low, SHAPE(2, 4), .25), *w = filled(TL_FLOAT32, SHAPE(4), 1);
   tl_tensor *labels = TENSOR(TL_INT64, SHAPE(2), 0, 3), *ids = filled(TL_INT64, SHAPE(2, 4), 0);
   const int64_t four = 4;
-  int former = enter(0, low, true);
+  int former = enter(here(), low, true);
   gives(TL_FLOAT32, tl_softmax(x, 1, &y), y);
   gives(TL_FLOAT32, tl_log_softmax(x, 1, &y), y);
   gives(TL_FLOAT32, tl_layer_norm(x, 1, &four, w, w, 1e-5, &y), y);
@@ -118,7 +121,7 @@ END_TEST
 START_TEST(vectors_of_two_types_have_a_dot_product) {
   tl_tensor *a = filled(TL_FLOAT16, SHAPE(3), 2), *b = filled(TL_FLOAT32, SHAPE(3), 3), *y = NULL;
   ck_fails(tl_dot(a, b, &y), TL_ERR_DTYPE, "float16");
-  int former = enter(0, TL_FLOAT16, true);
+  int former = enter(here(), TL_FLOAT16, true);
   gives(TL_FLOAT32, tl_dot(a, b, &z), z);
   gives(TL_FLOAT16, tl_dot(a, a, &z), z);
   tl_autocast_leave(former);
@@ -130,7 +133,7 @@ END_TEST
 START_TEST(float64_integers_and_in_place_are_left_alone) {
   tl_tensor *d = filled(TL_FLOAT64, SHAPE(2, 2), .5), *i = filled(TL_INT64, SHAPE(2, 2), 2),
             *l = filled(TL_FLOAT16, SHAPE(2, 2), 1);
-  int former = enter(0, TL_FLOAT16, true);
+  int former = enter(here(), TL_FLOAT16, true);
   gives(TL_FLOAT64, tl_mm(d, d, &y), y);
   gives(TL_FLOAT64, tl_exp(d, &y), y);
   gives(TL_FLOAT64, tl_softmax(d, 1, &y), y);
@@ -151,7 +154,7 @@ START_TEST(batch_norm_keeps_float32_statistics) {
   tl_tensor *x = filled(TL_FLOAT16, SHAPE(4, 2), 3), *mean = filled(TL_FLOAT32, SHAPE(2), 0),
             *var = filled(TL_FLOAT32, SHAPE(2), 1);
   tl_tensor *w = parameter(TL_FLOAT32, SHAPE(2), 1), *b = parameter(TL_FLOAT32, SHAPE(2), 0);
-  int former = enter(0, TL_FLOAT16, true);
+  int former = enter(here(), TL_FLOAT16, true);
   gives(TL_FLOAT16, tl_batch_norm(x, w, b, mean, var, true, .1, 1e-5, &y), y);
   tl_autocast_leave(former);
   ck_assert_int_eq(tl_dtype_of(mean), TL_FLOAT32);
@@ -163,21 +166,22 @@ END_TEST
 
 START_TEST(blocks_nest) {
   tl_tensor *a = filled(TL_FLOAT32, SHAPE(2, 2), 1);
-  int outer = enter(0, TL_FLOAT16, true);
-  int off = enter(0, TL_BFLOAT16, false);
-  ck_assert(!tl_autocast_enabled(0));
+  const int other_kind = 1 - here();
+  int outer = enter(here(), TL_FLOAT16, true);
+  int off = enter(here(), TL_BFLOAT16, false);
+  ck_assert(!tl_autocast_enabled(here()));
   gives(TL_FLOAT32, tl_mm(a, a, &y), y);
-  int on = enter(0, TL_BFLOAT16, true);
+  int on = enter(here(), TL_BFLOAT16, true);
   gives(TL_BFLOAT16, tl_mm(a, a, &y), y);
   tl_autocast_leave(on);
   gives(TL_FLOAT32, tl_mm(a, a, &y), y);
   tl_autocast_leave(off);
   gives(TL_FLOAT16, tl_mm(a, a, &y), y);
-  int other = enter(1, TL_BFLOAT16, true); /* cuda's block does not concern the CPU */
+  int other = enter(other_kind, TL_BFLOAT16, true); /* another device's block does not concern this one */
   gives(TL_FLOAT16, tl_mm(a, a, &y), y);
   tl_autocast_leave(other);
   tl_autocast_leave(outer);
-  other = enter(1, TL_BFLOAT16, true);
+  other = enter(other_kind, TL_BFLOAT16, true);
   gives(TL_FLOAT32, tl_mm(a, a, &y), y);
   tl_autocast_leave(other);
   ck_assert(!tl_autocast_enabled(0) && !tl_autocast_enabled(1) && !tl_autocast_enabled(2));
@@ -208,7 +212,7 @@ START_TEST(gradients_pass_the_conversions) {
   for (int inside = 0; inside < 2; inside++) {
     tl_tensor *x = filled(TL_FLOAT32, SHAPE(1, 2), 2), *w = parameter(TL_FLOAT32, SHAPE(2, 2), 3);
     tl_tensor *h, *y, *sum;
-    int former = enter(0, TL_FLOAT16, true);
+    int former = enter(here(), TL_FLOAT16, true);
     ck_ok(tl_mm(x, w, &h));
     ck_ok(tl_mm(h, w, &y));
     ck_ok(tl_sum(y, 0, NULL, false, &sum));
@@ -228,7 +232,7 @@ END_TEST
 START_TEST(a_parameter_is_converted_once) {
   tl_tensor *x = filled(TL_FLOAT16, SHAPE(1, 64), 1), *w = parameter(TL_FLOAT32, SHAPE(64, 64), 1), *y[3];
   int64_t before = live_tensors();
-  int outer = enter(0, TL_FLOAT16, true), inner = enter(0, TL_FLOAT16, true);
+  int outer = enter(here(), TL_FLOAT16, true), inner = enter(here(), TL_FLOAT16, true);
   ck_ok(tl_mm(x, w, &y[0]));
   int64_t one = live_tensors() - before;
   tl_autocast_leave(inner); /* the cache is the outermost block's */
@@ -246,7 +250,7 @@ END_TEST
 
 START_TEST(without_gradients_first_then_with) {
   tl_tensor *x = filled(TL_FLOAT32, SHAPE(1, 2), 2), *w = parameter(TL_FLOAT32, SHAPE(2, 2), 3), *y, *z, *sum;
-  int former = enter(0, TL_BFLOAT16, true);
+  int former = enter(here(), TL_BFLOAT16, true);
   bool recording = tl_set_grad_enabled(false);
   ck_ok(tl_mm(x, w, &y));
   tl_set_grad_enabled(recording);
@@ -264,7 +268,7 @@ END_TEST
 START_TEST(a_changed_parameter_is_converted_again) {
   tl_tensor *x = filled(TL_FLOAT32, SHAPE(1, 2), 1), *w = parameter(TL_FLOAT32, SHAPE(2, 2), 3), *y;
   tl_tensor *other = filled(TL_FLOAT32, SHAPE(2, 2), 7), *turned, *uneven = TENSOR(TL_FLOAT32, SHAPE(2, 2), 1, 2, 3, 4);
-  int former = enter(0, TL_BFLOAT16, true);
+  int former = enter(here(), TL_BFLOAT16, true);
   ck_ok(tl_mm(x, w, &y));
   ck_tensor(y, 0, 6, 6);
   tl_tensor_free(y);
@@ -297,7 +301,7 @@ START_TEST(many_parameters) {
   tl_tensor *x = filled(TL_FLOAT32, SHAPE(1, 1), 1), *w[N], *y;
   int64_t before = live_tensors();
   for (int i = 0; i < N; i++) w[i] = parameter(TL_FLOAT32, SHAPE(1, 1), i);
-  int former = enter(0, TL_FLOAT16, true);
+  int former = enter(here(), TL_FLOAT16, true);
   for (int round = 0; round < 2; round++)
     for (int i = 0; i < N; i++) {
       ck_ok(tl_mm(x, w[i], &y));
@@ -315,7 +319,7 @@ START_TEST(without_memory_nothing_leaks) {
   tl_tensor *x = filled(TL_FLOAT32, SHAPE(2, 2), 1), *w = parameter(TL_FLOAT32, SHAPE(2, 2), 1), *y = NULL;
   for (int k = 1; k < 40; k++) {
     int64_t before = live_tensors();
-    int former = enter(0, TL_FLOAT16, true);
+    int former = enter(here(), TL_FLOAT16, true);
     tl_fail_allocation(k);
     tl_status st = tl_linear(x, w, NULL, &y);
     tl_fail_allocation(0);
@@ -338,7 +342,7 @@ static void *elsewhere(void *arg) {
 
 START_TEST(blocks_belong_to_a_thread) {
   pthread_t thread;
-  int former = enter(0, TL_FLOAT16, true);
+  int former = enter(here(), TL_FLOAT16, true);
   ck_assert_int_eq(pthread_create(&thread, NULL, elsewhere, NULL), 0);
   pthread_join(thread, NULL);
   tl_autocast_leave(former);

@@ -6,7 +6,7 @@ static tl_tensor *with_grad(tl_tensor *grad) {
   tl_tensor *p;
   int64_t shape[TL_MAX_DIMS];
   for (int d = 0; d < tl_ndim(grad); d++) shape[d] = (int64_t)tl_size(grad, d);
-  ck_ok(tl_full(tl_ndim(grad), shape, 1, tl_dtype_of(grad), TL_CPU, &p));
+  ck_ok(tl_full(tl_ndim(grad), shape, 1, tl_dtype_of(grad), test_device(), &p));
   ck_ok(tl_set_requires_grad(p, true));
   ck_ok(tl_set_grad(p, grad));
   tl_tensor_free(grad);
@@ -22,7 +22,7 @@ static tl_tensor *grad_of(tl_tensor *p) {
 
 static tl_tensor *ones(int64_t n, int dtype) {
   tl_tensor *g;
-  ck_ok(tl_full(1, &n, 1, dtype, TL_CPU, &g));
+  ck_ok(tl_full(1, &n, 1, dtype, test_device(), &g));
   return with_grad(g);
 }
 

@@ -49,9 +49,9 @@ static tl_tensor *random_tensor(int ndim, const int64_t *shape, int dtype, doubl
   tl_tensor *t = NULL, *typed = NULL;
   tl_generator *g;
   ck_ok(tl_generator_new(seed, &g));
-  ck_ok(tl_empty(ndim, shape, TL_FLOAT64, TL_CPU, &t));
+  ck_ok(tl_empty(ndim, shape, TL_FLOAT64, test_device(), &t));
   ck_ok(tl_uniform_(t, -1, 1, g));
-  ck_ok(tl_to(t, dtype, TL_CPU, &typed));
+  ck_ok(tl_to(t, dtype, test_device(), &typed));
   tl_generator_free(g);
   tl_tensor_free(t);
   return typed;
@@ -114,12 +114,12 @@ START_TEST(gradients_agree_between_dtypes) {
         tl_tensor *in[3] = {x_of(s, dtype), w_of(s, dtype), random_tensor(SHAPE(s->out), dtype, 3)}, *wide[3],
                   *y = NULL, *g = NULL;
         for (int k = 0; k < 3; k++) {
-          ck_ok(tl_to(in[k], type, TL_CPU, &wide[k]));
+          ck_ok(tl_to(in[k], type, test_device(), &wide[k]));
           ck_ok(tl_set_requires_grad(wide[k], true));
         }
         ck_ok(conv2d(s, wide[0], wide[1], wide[2], &y));
         tl_tensor *g0 = random_tensor(SHAPE(s->batch, s->out, result(s, 0), result(s, 1)), dtype, 4);
-        ck_ok(tl_to(g0, type, TL_CPU, &g));
+        ck_ok(tl_to(g0, type, test_device(), &g));
         tl_walk *walk = NULL;
         ck_ok(tl_backward(y, g, false, &walk));
         for (int k = 0; k < 3; k++) {
@@ -213,7 +213,7 @@ START_TEST(layouts) {
     ck_ok(tl_transpose(w, 2, 3, &wt));
     ck_ok(tl_clone(wt, &wc));
     ck_ok(tl_transpose(wc, 2, 3, &ws));
-    ck_ok(tl_empty(SHAPE(2 * s->out), dtype, TL_CPU, &b2));
+    ck_ok(tl_empty(SHAPE(2 * s->out), dtype, test_device(), &b2));
     ck_ok(tl_slice(b2, 0, 0, 2 * s->out, 2, &bs));
     ck_ok(tl_copy_(bs, b));
     ck_ok(conv2d(s, xs, ws, bs, &ys));
@@ -267,7 +267,7 @@ START_TEST(messages) {
             *y = NULL;
   tl_tensor *big = random_tensor(SHAPE(6, 3, 5, 5), TL_FLOAT32, 2), *b = VECTOR(1, 2),
             *w64 = random_tensor(SHAPE(6, 3, 3, 3), TL_FLOAT64, 2), *ints = NULL;
-  ck_ok(tl_to(x, TL_INT64, TL_CPU, &ints));
+  ck_ok(tl_to(x, TL_INT64, test_device(), &ints));
   int64_t before = live_tensors();
   ck_fails(tl_conv(x, w, NULL, 2, one, none, one, 1, &y), TL_ERR_SHAPE,
            "an input of (2x3x4x4) and a weight of (6x1x3x3) with 1 group: 3 input channels, 1 expected");
@@ -335,8 +335,10 @@ START_TEST(repeats_bit_for_bit) {
         ck_ok(tl_set_grad(leaves[k], NULL));
       }
       for (int k = 0; k < 4; k++) {
+        bool same = true;
         if (i == 0) first[k] = now[k];
-        else ck_assert(memcmp(tl_data(now[k]), tl_data(first[k]), (size_t)tl_numel(now[k]) * sizeof(float)) == 0);
+        else ck_ok(tl_equal(now[k], first[k], &same));
+        ck_assert(same);
         if (i > 0) FREE(now[k]);
       }
     }

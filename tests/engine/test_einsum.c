@@ -7,9 +7,9 @@ static tl_tensor *random_tensor(int ndim, const int64_t *shape, int dtype, doubl
   tl_tensor *t = NULL, *typed = NULL;
   tl_generator *g;
   ck_ok(tl_generator_new(seed, &g));
-  ck_ok(tl_empty(ndim, shape, TL_FLOAT64, TL_CPU, &t));
+  ck_ok(tl_empty(ndim, shape, TL_FLOAT64, test_device(), &t));
   ck_ok(tl_uniform_(t, -3, 3, g));
-  ck_ok(tl_to(t, dtype, TL_CPU, &typed));
+  ck_ok(tl_to(t, dtype, test_device(), &typed));
   tl_generator_free(g);
   tl_tensor_free(t);
   return typed;

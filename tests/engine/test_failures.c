@@ -10,7 +10,7 @@ typedef struct level { /* what is in use */
 
 static level level_now(void) {
   tl_memory_stats s;
-  ck_ok(tl_memory(TL_CPU, &s));
+  ck_ok(tl_memory(test_device(), &s));
   return (level){s.tensors, s.live};
 }
 
@@ -139,18 +139,20 @@ END_TEST
 static const int64_t three_by_four[2] = {3, 4};
 static const double twelve[12] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
 
-static tl_status make_empty(tl_tensor **out) { return tl_empty(2, three_by_four, TL_FLOAT32, TL_CPU, out); }
-static tl_status make_full(tl_tensor **out) { return tl_full(2, three_by_four, 2, TL_FLOAT16, TL_CPU, out); }
-static tl_status make_arange(tl_tensor **out) { return tl_arange(0, 5, 1, TL_INT64, TL_CPU, out); }
-static tl_status make_linspace(tl_tensor **out) { return tl_linspace(0, 5, 7, TL_FLOAT32, TL_CPU, out); }
-static tl_status make_eye(tl_tensor **out) { return tl_eye(3, 4, TL_FLOAT32, TL_CPU, out); }
+static tl_status make_empty(tl_tensor **out) { return tl_empty(2, three_by_four, TL_FLOAT32, test_device(), out); }
+static tl_status make_full(tl_tensor **out) { return tl_full(2, three_by_four, 2, TL_FLOAT16, test_device(), out); }
+static tl_status make_arange(tl_tensor **out) { return tl_arange(0, 5, 1, TL_INT64, test_device(), out); }
+static tl_status make_linspace(tl_tensor **out) { return tl_linspace(0, 5, 7, TL_FLOAT32, test_device(), out); }
+static tl_status make_eye(tl_tensor **out) { return tl_eye(3, 4, TL_FLOAT32, test_device(), out); }
 static tl_status make_doubles(tl_tensor **out) {
-  return tl_from_doubles(2, three_by_four, TL_BFLOAT16, TL_CPU, twelve, out);
+  return tl_from_doubles(2, three_by_four, TL_BFLOAT16, test_device(), twelve, out);
 }
 static tl_status make_memory(tl_tensor **out) {
-  return tl_from_memory(2, three_by_four, TL_FLOAT64, TL_CPU, twelve, out);
+  return tl_from_memory(2, three_by_four, TL_FLOAT64, test_device(), twelve, out);
 }
-static tl_status make_permutation(tl_tensor **out) { return tl_randperm(9, TL_INT32, TL_CPU, row_generator(), out); }
+static tl_status make_permutation(tl_tensor **out) {
+  return tl_randperm(9, TL_INT32, test_device(), row_generator(), out);
+}
 
 /* ---- what is no operation: each takes the whole way and frees what it made ---- */
 
@@ -205,7 +207,7 @@ static tl_status load_batches(void) {
   tl_tensor *data[2] = {NULL}, *order = NULL, *batch[2];
   tl_loader *l = NULL;
   bool more = true;
-  tl_status st = tl_full(2, (const int64_t[]){5, 3}, 1, TL_FLOAT32, TL_CPU, &data[0]);
+  tl_status st = tl_full(2, (const int64_t[]){5, 3}, 1, TL_FLOAT32, test_device(), &data[0]);
   if (st == TL_OK) st = make_arange(&data[1]);
   if (st == TL_OK) st = make_arange(&order);
   if (st == TL_OK) st = tl_loader_new(2, data, order, 2, false, 0, 1, &l);
@@ -231,8 +233,8 @@ static tl_status train(int kind, int dtype) {
   ck_ok(tl_schedule_defaults(TL_STEP_LR, &schedule));
   options.lr = 0.1;
   schedule.step_size = 1;
-  tl_status st = tl_full(2, three_by_four, 1, dtype, TL_CPU, &p);
-  if (st == TL_OK) st = tl_full(2, three_by_four, 3, dtype, TL_CPU, &g);
+  tl_status st = tl_full(2, three_by_four, 1, dtype, test_device(), &p);
+  if (st == TL_OK) st = tl_full(2, three_by_four, 3, dtype, test_device(), &g);
   if (st == TL_OK) st = tl_set_requires_grad(p, true);
   if (st == TL_OK) st = tl_set_grad(p, g);
   if (st == TL_OK) st = tl_clip_grad_norm_(1, &p, 1, 2, true, &norm);

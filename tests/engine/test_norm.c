@@ -208,7 +208,7 @@ START_TEST(no_samples) {
   ck_ok(tl_batch_norm(x, w, NULL, mean, var, true, 0.1, 1e-5, &y));
   ck_tensor(mean, 0, 5, 6);
   ck_tensor(var, 0, 7, 8);
-  ck_ok(tl_empty(SHAPE(0, 2, 3), TL_FLOAT32, TL_CPU, &g));
+  ck_ok(tl_empty(SHAPE(0, 2, 3), TL_FLOAT32, test_device(), &g));
   backward(y, g);
   ck_ok(tl_grad(w, &dw));
   ck_tensor(dw, 0, 0, 0);
@@ -278,7 +278,7 @@ END_TEST
 START_TEST(threads_change_no_bit) {
   tl_tensor *flat = layout_tensor(CONTIGUOUS, 512, 256, TL_FLOAT32, -1, 1, 1), *x = NULL, *w = NULL;
   ck_ok(tl_view(flat, SHAPE(16, 32, 16, 16), &x));
-  ck_ok(tl_full(SHAPE(256), 1.5, TL_FLOAT32, TL_CPU, &w));
+  ck_ok(tl_full(SHAPE(256), 1.5, TL_FLOAT32, test_device(), &w));
   ck_ok(tl_set_requires_grad(w, true));
   double *first[3] = {NULL};
   for (int k = 0; k < 2; k++) {

@@ -217,7 +217,7 @@ START_TEST(parameters_that_cannot_be_optimized) {
   ck_ok(tl_optimizer_new(TL_SGD, &o));
   ck_ok(tl_exp(p, &result));
   ck_fails(tl_optimizer_add_group(o, 1, &result, &g, NULL), TL_ERR_STATE, "not a leaf");
-  ck_ok(tl_to(ids, TL_INT64, TL_CPU, &whole));
+  ck_ok(tl_to(ids, TL_INT64, test_device(), &whole));
   ck_fails(tl_optimizer_add_group(o, 1, &whole, &g, NULL), TL_ERR_DTYPE, "int64");
   ck_ok(tl_expand(ids, SHAPE(3), &wide));
   ck_fails(tl_optimizer_add_group(o, 1, &wide, &g, NULL), TL_ERR_VALUE, "expanded");
@@ -249,9 +249,9 @@ static tl_tensor *random_tensor(int dtype, int ndim, const int64_t *shape, doubl
   tl_generator *g;
   tl_tensor *x, *y;
   ck_ok(tl_generator_new(seed, &g));
-  ck_ok(tl_empty(ndim, shape, TL_FLOAT64, TL_CPU, &x));
+  ck_ok(tl_empty(ndim, shape, TL_FLOAT64, test_device(), &x));
   ck_ok(tl_normal_(x, 0, 1, g));
-  ck_ok(tl_to(x, dtype, TL_CPU, &y));
+  ck_ok(tl_to(x, dtype, test_device(), &y));
   tl_tensor_free(x);
   tl_generator_free(g);
   return y;

@@ -306,7 +306,7 @@ static void check_accuracy(const char *name, tl_status (*f)(tl_tensor *, tl_tens
   enum { N = 200001 };
   tl_tensor *x, *y;
   static double in[N], out[N];
-  ck_ok(tl_linspace(low, high, N, TL_FLOAT32, TL_CPU, &x));
+  ck_ok(tl_linspace(low, high, N, TL_FLOAT32, test_device(), &x));
   ck_ok(f(x, &y));
   ck_ok(tl_to_doubles(x, N, in));
   ck_ok(tl_to_doubles(y, N, out));
@@ -377,7 +377,7 @@ START_TEST(results_promote_as_in_pytorch) {
     ck_assert_int_eq(tl_promote(expected[i][1], expected[i][0]), expected[i][2]);
   }
   tl_tensor *x = VECTOR(1, 2), *s, *y, *i = TENSOR(TL_INT32, SHAPE(2), 1, 2);
-  ck_ok(tl_full(0, NULL, 3, TL_FLOAT64, TL_CPU, &s)); /* a 0-d tensor does not widen within its category */
+  ck_ok(tl_full(0, NULL, 3, TL_FLOAT64, test_device(), &s)); /* a 0-d tensor does not widen within its category */
   ck_ok(tl_add(x, s, &y));
   ck_assert_int_eq(tl_dtype_of(y), TL_FLOAT32);
   tl_tensor_free(y);
@@ -457,7 +457,7 @@ END_TEST
 START_TEST(results_do_not_depend_on_threads) {
   tl_tensor *x, *a, *b;
   bool same;
-  ck_ok(tl_empty(SHAPE(300, 1001), TL_FLOAT32, TL_CPU, &x));
+  ck_ok(tl_empty(SHAPE(300, 1001), TL_FLOAT32, test_device(), &x));
   ck_ok(tl_uniform_(x, -3, 3, NULL));
   for (int i = 0; i < UNARIES; i++) {
     ck_ok(tl_set_num_threads(1));

@@ -24,9 +24,9 @@ static tl_tensor *random_tensor(int ndim, const int64_t *shape, int dtype, doubl
   tl_tensor *t = NULL, *typed = NULL;
   tl_generator *g;
   ck_ok(tl_generator_new(seed, &g));
-  ck_ok(tl_empty(ndim, shape, TL_FLOAT64, TL_CPU, &t));
+  ck_ok(tl_empty(ndim, shape, TL_FLOAT64, test_device(), &t));
   ck_ok(tl_uniform_(t, -1, 1, g));
-  ck_ok(tl_to(t, dtype, TL_CPU, &typed));
+  ck_ok(tl_to(t, dtype, test_device(), &typed));
   tl_generator_free(g);
   tl_tensor_free(t);
   return typed;
@@ -227,7 +227,7 @@ END_TEST
 START_TEST(messages) {
   const int64_t two[2] = {2, 2}, five[2] = {5, 5}, none[2] = {0, 0};
   tl_tensor *x = random_tensor(SHAPE(1, 2, 4, 4), TL_FLOAT32, 1), *flat = VECTOR(1, 2), *ints = NULL, *y = NULL;
-  ck_ok(tl_to(x, TL_INT64, TL_CPU, &ints));
+  ck_ok(tl_to(x, TL_INT64, test_device(), &ints));
   int64_t before = live_tensors();
   ck_fails(tl_max_pool2d(x, five, NULL, NULL, NULL, false, &y), TL_ERR_SHAPE,
            "the window reaches over 5 elements, the padded input of (1x2x4x4) has 4");

@@ -23,13 +23,13 @@ START_TEST(fills_follow_the_stream) {
   double u[2000], z[2000];
   ck_ok(tl_generator_new(12345, &g));
   ck_ok(tl_generator_set_state(g, 12345, 40));
-  ck_ok(tl_empty(SHAPE(2000), TL_FLOAT32, TL_CPU, &x));
+  ck_ok(tl_empty(SHAPE(2000), TL_FLOAT32, test_device(), &x));
   ck_ok(tl_uniform_(x, 0, 1, g));
   ck_ok(tl_to_doubles(x, 2000, u));
   double seed, offset;
   ck_ok(tl_generator_state(g, &seed, &offset));
   ck_assert_double_eq(offset, 2040);
-  ck_ok(tl_empty(SHAPE(2000), TL_FLOAT32, TL_CPU, &n));
+  ck_ok(tl_empty(SHAPE(2000), TL_FLOAT32, test_device(), &n));
   ck_ok(tl_generator_set_state(g, 12345, 40));
   ck_ok(tl_normal_(n, 0, 1, g));
   ck_ok(tl_to_doubles(n, 2000, z));
@@ -55,8 +55,8 @@ START_TEST(strides_and_threads_change_nothing) {
     tl_tensor *flat, *base, *turned, *copy;
     bool equal;
     ck_ok(tl_generator_new(7, &g));
-    ck_ok(tl_empty(SHAPE(300, 500), dtype, TL_CPU, &flat));
-    ck_ok(tl_empty(SHAPE(500, 300), dtype, TL_CPU, &base));
+    ck_ok(tl_empty(SHAPE(300, 500), dtype, test_device(), &flat));
+    ck_ok(tl_empty(SHAPE(500, 300), dtype, test_device(), &base));
     ck_ok(tl_transpose(base, 0, 1, &turned));
     ck_ok(tl_set_num_threads(1));
     ck_ok(tl_normal_(flat, 1, 2, g));
@@ -75,7 +75,7 @@ END_TEST
 
 static void moments(tl_tensor *x, double *mean, double *deviation) {
   tl_tensor *wide, *m, *s;
-  ck_ok(tl_to(x, TL_FLOAT64, TL_CPU, &wide));
+  ck_ok(tl_to(x, TL_FLOAT64, test_device(), &wide));
   ck_ok(tl_mean(wide, 0, NULL, false, &m));
   ck_ok(tl_std(wide, 0, NULL, 1, false, &s));
   ck_ok(tl_item(m, mean));
@@ -89,7 +89,7 @@ START_TEST(distributions) {
     tl_tensor *x, *low, *high;
     double mean, deviation, least, most;
     ck_ok(tl_generator_new(1, &g));
-    ck_ok(tl_empty(SHAPE(200000), dtype, TL_CPU, &x));
+    ck_ok(tl_empty(SHAPE(200000), dtype, test_device(), &x));
     ck_ok(tl_normal_(x, 3, 2, g));
     moments(x, &mean, &deviation);
     ck_assert_double_eq_tol(mean, 3, .02);
@@ -123,8 +123,8 @@ START_TEST(arguments_out_of_their_domain) {
   ck_fails(tl_dropout(x, -.1, false, NULL, &y), TL_ERR_VALUE, "-0.1");
   ck_fails(tl_dropout(x, NAN, true, NULL, &y), TL_ERR_VALUE, "nan");
   ck_fails(tl_dropout(i, .5, true, NULL, &y), TL_ERR_DTYPE, "floating");
-  ck_fails(tl_randperm(-1, TL_INT64, TL_CPU, NULL, &y), TL_ERR_VALUE, "-1 elements");
-  ck_fails(tl_randperm(257, TL_UINT8, TL_CPU, NULL, &y), TL_ERR_DTYPE, "uint8 does not hold");
+  ck_fails(tl_randperm(-1, TL_INT64, test_device(), NULL, &y), TL_ERR_VALUE, "-1 elements");
+  ck_fails(tl_randperm(257, TL_UINT8, test_device(), NULL, &y), TL_ERR_DTYPE, "uint8 does not hold");
   ck_ok(tl_narrow(x, 0, 0, 1, &row));
   ck_ok(tl_expand(row, SHAPE(3), &expanded));
   ck_fails(tl_uniform_(expanded, 0, 1, NULL), TL_ERR_VALUE, "expanded");
@@ -142,13 +142,13 @@ START_TEST(randperm_is_a_permutation_and_repeats) {
     bool equal;
     int64_t n = sizes[k];
     ck_ok(tl_generator_seed(g, 3));
-    ck_ok(tl_randperm(n, TL_INT64, TL_CPU, g, &p));
+    ck_ok(tl_randperm(n, TL_INT64, test_device(), g, &p));
     ck_ok(tl_generator_seed(g, 3));
-    ck_ok(tl_randperm(n, TL_INT64, TL_CPU, g, &again));
+    ck_ok(tl_randperm(n, TL_INT64, test_device(), g, &again));
     ck_ok(tl_equal(p, again, &equal));
     ck_assert(equal);
     ck_ok(tl_sort(p, 0, false, &v, &ids));
-    ck_ok(tl_arange(0, (double)n, 1, TL_INT64, TL_CPU, &expected));
+    ck_ok(tl_arange(0, (double)n, 1, TL_INT64, test_device(), &expected));
     ck_ok(tl_equal(v, expected, &equal));
     ck_assert(equal);
     ck_ok(tl_equal(p, expected, &equal));
@@ -160,7 +160,7 @@ START_TEST(randperm_is_a_permutation_and_repeats) {
   for (int i = 0; i < 6000; i++) {
     tl_tensor *p;
     double v[3];
-    ck_ok(tl_randperm(3, TL_INT32, TL_CPU, g, &p));
+    ck_ok(tl_randperm(3, TL_INT32, test_device(), g, &p));
     ck_ok(tl_to_doubles(p, 3, v));
     seen[(int)(v[0] * 9 + v[1] * 3 + v[2])]++;
     tl_tensor_free(p);
@@ -229,7 +229,7 @@ START_TEST(dropout_scales_what_it_keeps) {
     static double v[100000];
     int kept = 0;
     ck_ok(tl_generator_new(9, &g));
-    ck_ok(tl_full(SHAPE(100000), 3, dtype, TL_CPU, &x));
+    ck_ok(tl_full(SHAPE(100000), 3, dtype, test_device(), &x));
     ck_ok(tl_dropout(x, .25, true, g, &y));
     ck_assert_int_eq(tl_dtype_of(y), dtype);
     ck_ok(tl_to_doubles(y, 100000, v));
@@ -309,7 +309,7 @@ START_TEST(failing_allocations) {
       tl_walk *walk = NULL;
       tl_fail_allocation(nth);
       tl_status st = what == 0   ? tl_dropout(x, .5, true, NULL, &y)
-                     : what == 1 ? tl_randperm(500, TL_FLOAT32, TL_CPU, NULL, &y)
+                     : what == 1 ? tl_randperm(500, TL_FLOAT32, test_device(), NULL, &y)
                                  : tl_multinomial(x, 5, what == 2, NULL, &y);
       if (st == TL_OK && what == 0) st = tl_sum(y, 0, NULL, false, &s);
       if (st == TL_OK && what == 0) st = tl_backward(s, NULL, false, &walk);

@@ -263,13 +263,13 @@ END_TEST
 START_TEST(float_sums_round_once) {
   /* 2^24 + 2^20 ones: a float accumulator would stop at 2^24 */
   tl_tensor *x, *y, *expanded;
-  ck_ok(tl_full(SHAPE(1), 1, TL_FLOAT32, TL_CPU, &x));
+  ck_ok(tl_full(SHAPE(1), 1, TL_FLOAT32, test_device(), &x));
   ck_ok(tl_expand(x, SHAPE(17825792), &expanded));
   ck_ok(tl_sum(expanded, 0, NULL, false, &y));
   ck_assert_double_eq(one(y), 17825792);
   tl_tensor_free(expanded);
   tl_tensor_free(x);
-  ck_ok(tl_full(SHAPE(300000), 1, TL_BFLOAT16, TL_CPU, &x));
+  ck_ok(tl_full(SHAPE(300000), 1, TL_BFLOAT16, test_device(), &x));
   ck_ok(tl_sum(x, 0, NULL, false, &y));
   ck_assert_double_eq(one(y), 299008); /* the bfloat16 nearest to 300000 */
   tl_tensor_free(x);
@@ -418,7 +418,7 @@ START_TEST(failing_allocations) {
   for (int k = 0; k < REDUCTIONS; k++) {
     if (reductions[k].f == tl_all || reductions[k].f == tl_any) continue;
     tl_tensor *x;
-    ck_ok(tl_full(SHAPE(2, 600), 2, TL_FLOAT32, TL_CPU, &x));
+    ck_ok(tl_full(SHAPE(2, 600), 2, TL_FLOAT32, test_device(), &x));
     ck_ok(tl_set_requires_grad(x, true));
     int64_t before = live_tensors();
     bool done = false;

@@ -21,7 +21,7 @@ static tl_scaler_state state_of(const tl_scaler *s) {
 
 static tl_tensor *ones(int dtype, int64_t n) {
   tl_tensor *p;
-  ck_ok(tl_full(1, &n, 1, dtype, TL_CPU, &p));
+  ck_ok(tl_full(1, &n, 1, dtype, test_device(), &p));
   ck_ok(tl_set_requires_grad(p, true));
   return p;
 }
@@ -39,7 +39,7 @@ static tl_optimizer *optimizer(int kind, int n, tl_tensor *const *params) {
 static void set_grad(tl_tensor *p, double value) {
   tl_tensor *g;
   int64_t n = (int64_t)tl_numel(p);
-  ck_ok(tl_full(1, &n, value, tl_dtype_of(p), TL_CPU, &g));
+  ck_ok(tl_full(1, &n, value, tl_dtype_of(p), test_device(), &g));
   ck_ok(tl_set_grad(p, g));
   tl_tensor_free(g);
 }
@@ -286,7 +286,7 @@ END_TEST
 START_TEST(gradients_with_other_strides) {
   tl_tensor *p, *g = TENSOR(TL_FLOAT32, SHAPE(2, 2), 2, 4, 6, 8), *turned, *row = TENSOR(TL_FLOAT32, SHAPE(1, 2), 2, 4),
                 *wide;
-  ck_ok(tl_full(SHAPE(2, 2), 0, TL_FLOAT32, TL_CPU, &p));
+  ck_ok(tl_full(SHAPE(2, 2), 0, TL_FLOAT32, test_device(), &p));
   ck_ok(tl_set_requires_grad(p, true));
   tl_optimizer *o = optimizer(TL_SGD, 1, &p);
   tl_scaler *s = scaler(2, 2000);
@@ -312,7 +312,7 @@ START_TEST(failing_allocations) {
   for (int k = 1; k < 60; k++) {
     int64_t before = live_tensors();
     tl_tensor *p, *g = TENSOR(TL_FLOAT32, SHAPE(2, 2), 2, 4, 6, 8), *turned;
-    ck_ok(tl_full(SHAPE(2, 2), 0, TL_FLOAT32, TL_CPU, &p));
+    ck_ok(tl_full(SHAPE(2, 2), 0, TL_FLOAT32, test_device(), &p));
     ck_ok(tl_set_requires_grad(p, true));
     tl_optimizer *o = optimizer(TL_SGD, 1, &p);
     tl_scaler *s = scaler(2, 2000);

@@ -38,7 +38,7 @@ START_TEST(values_of_every_path) {
       tl_tensor *x = NULL, *y = NULL, *log = NULL;
       tl_generator *g;
       ck_ok(tl_generator_new(3, &g));
-      ck_ok(tl_empty(3, s, dtype, TL_CPU, &x));
+      ck_ok(tl_empty(3, s, dtype, test_device(), &x));
       ck_ok(tl_normal_(x, 0, 2, g));
       ck_ok(tl_softmax(x, 1, &y));
       ck_ok(tl_log_softmax(x, 1, &log));
@@ -119,7 +119,7 @@ START_TEST(numbers_and_empty_tensors) {
   tl_tensor *x = TENSOR(TL_FLOAT32, SHAPE(3, 0), 0), *zero = NULL, *y = NULL, *z = NULL;
   ck_ok(tl_softmax(x, 1, &y));
   ck_assert_int_eq((int)tl_numel(y), 0);
-  ck_ok(tl_full(0, NULL, 7, TL_FLOAT32, TL_CPU, &zero));
+  ck_ok(tl_full(0, NULL, 7, TL_FLOAT32, test_device(), &zero));
   ck_ok(tl_softmax(zero, -1, &z));
   ck_tensor(z, 0, 1);
   tl_tensor_free(x);

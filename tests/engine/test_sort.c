@@ -75,9 +75,9 @@ START_TEST(every_length_and_dtype) {
       tl_generator *g;
       tl_tensor *wide, *x;
       ck_ok(tl_generator_new((double)n, &g));
-      ck_ok(tl_empty(SHAPE(n), TL_FLOAT32, TL_CPU, &wide));
+      ck_ok(tl_empty(SHAPE(n), TL_FLOAT32, test_device(), &wide));
       ck_ok(tl_uniform_(wide, dtype == TL_UINT8 ? 0 : -90, 90, g)); /* many equals among integers */
-      ck_ok(tl_to(wide, dtype, TL_CPU, &x));
+      ck_ok(tl_to(wide, dtype, test_device(), &x));
       for (int descending = 0; descending < 2; descending++) {
         ck_sorted(x, n, n, descending, tl_dtype_name(dtype));
         ck_sorted(x, n, n / 2, descending, tl_dtype_name(dtype));

@@ -186,7 +186,7 @@ END_TEST
 
 START_TEST(a_plain_tensor_takes_the_history_of_what_is_written_into_it) {
   tl_tensor *buffer, *row, *p = LEAF(5, 6);
-  ck_ok(tl_full(SHAPE(2, 2), 0, TL_FLOAT32, TL_CPU, &buffer));
+  ck_ok(tl_full(SHAPE(2, 2), 0, TL_FLOAT32, test_device(), &buffer));
   ck_ok(tl_select(buffer, 0, 1, &row));
   ck_ok(tl_copy_(row, p));
   ck_assert(tl_requires_grad(buffer));
@@ -243,7 +243,7 @@ static tl_status conversions(tl_tensor *const *in, void *c, tl_tensor **out) {
   (void)c;
   ck_ok(tl_clone(in[0], &a));
   ck_ok(tl_select(a, 1, -1, &b));
-  tl_status st = tl_to(b, TL_FLOAT64, TL_CPU, out);
+  tl_status st = tl_to(b, TL_FLOAT64, test_device(), out);
   tl_tensor_free(a);
   tl_tensor_free(b);
   return st;
@@ -385,7 +385,7 @@ START_TEST(walks_nest) {
   ck_ok(tl_backward(inner, e.grads[0], false, &w2)); /* += 2x * x = 8 */
   ck_assert_ptr_null(w2);
   ck_grad(x, 8);
-  ck_ok(tl_full(SHAPE(1), 100, TL_FLOAT32, TL_CPU, &g));
+  ck_ok(tl_full(SHAPE(1), 100, TL_FLOAT32, test_device(), &g));
   ck_ok(tl_walk_reply(w, 1, &g)); /* the function's own: 100; z's direct path: y = 4 */
   ck_ok(tl_walk_next(w, &e));
   ck_assert_int_eq(e.kind, 0);
@@ -467,7 +467,7 @@ END_TEST
 
 START_TEST(an_integer_tensor_gets_no_history) {
   tl_tensor *x = LEAF(1.5, 2.5), *y;
-  ck_ok(tl_full(SHAPE(2), 0, TL_INT64, TL_CPU, &y));
+  ck_ok(tl_full(SHAPE(2), 0, TL_INT64, test_device(), &y));
   ck_ok(tl_copy_(y, x));
   ck_tensor(y, 0, 1, 2);
   ck_assert(!tl_requires_grad(y));

@@ -19,12 +19,12 @@ END_TEST
 
 START_TEST(impossible_shapes_are_refused) {
   tl_tensor *t = NULL;
-  ck_fails(tl_empty(SHAPE(2, -1), TL_FLOAT32, TL_CPU, &t), TL_ERR_SHAPE, "negative");
-  ck_fails(tl_empty(SHAPE(1, 1, 1, 1, 1, 1, 1, 1, 1), TL_FLOAT32, TL_CPU, &t), TL_ERR_SHAPE, "9 dims");
-  ck_fails(tl_empty(SHAPE(INT64_MAX, 2), TL_FLOAT32, TL_CPU, &t), TL_ERR_SHAPE, "too big");
-  ck_fails(tl_empty(SHAPE(INT64_MAX, INT64_MAX, 0), TL_FLOAT32, TL_CPU, &t), TL_ERR_SHAPE, "too big");
-  ck_fails(tl_empty(SHAPE((int64_t)1 << 50), TL_FLOAT32, TL_CPU, &t), TL_ERR_MEMORY, "asked for on cpu");
-  ck_fails(tl_empty(SHAPE(1), 99, TL_CPU, &t), TL_ERR_DTYPE, "99");
+  ck_fails(tl_empty(SHAPE(2, -1), TL_FLOAT32, test_device(), &t), TL_ERR_SHAPE, "negative");
+  ck_fails(tl_empty(SHAPE(1, 1, 1, 1, 1, 1, 1, 1, 1), TL_FLOAT32, test_device(), &t), TL_ERR_SHAPE, "9 dims");
+  ck_fails(tl_empty(SHAPE(INT64_MAX, 2), TL_FLOAT32, test_device(), &t), TL_ERR_SHAPE, "too big");
+  ck_fails(tl_empty(SHAPE(INT64_MAX, INT64_MAX, 0), TL_FLOAT32, test_device(), &t), TL_ERR_SHAPE, "too big");
+  ck_fails(tl_empty(SHAPE((int64_t)1 << 50), TL_FLOAT32, test_device(), &t), TL_ERR_MEMORY, "asked for on c");
+  ck_fails(tl_empty(SHAPE(1), 99, test_device(), &t), TL_ERR_DTYPE, "99");
   ck_fails(tl_empty(SHAPE(1), TL_FLOAT32, 5, &t), TL_ERR_DEVICE, "no device number 5");
   ck_assert_ptr_null(t);
 }
@@ -32,11 +32,11 @@ END_TEST
 
 START_TEST(zero_size_and_scalar_tensors_are_legal) {
   tl_tensor *empty, *scalar, *sum;
-  ck_ok(tl_full(SHAPE(3, 0, 2), 1, TL_FLOAT32, TL_CPU, &empty));
+  ck_ok(tl_full(SHAPE(3, 0, 2), 1, TL_FLOAT32, test_device(), &empty));
   ck_assert_double_eq(tl_numel(empty), 0);
   ck_ok(tl_add(empty, empty, &sum));
   ck_assert_double_eq(tl_numel(sum), 0);
-  ck_ok(tl_full(0, NULL, 7, TL_INT64, TL_CPU, &scalar));
+  ck_ok(tl_full(0, NULL, 7, TL_INT64, test_device(), &scalar));
   double v;
   ck_ok(tl_item(scalar, &v));
   ck_assert_double_eq(v, 7);
@@ -58,7 +58,7 @@ START_TEST(every_dtype_stores_what_it_can) {
     ck_values(t, 5, expected[d], 0);
     for (int e = 0; e < TL_DTYPES; e++) { /* and to every other dtype */
       tl_tensor *u;
-      ck_ok(tl_to(t, e, TL_CPU, &u));
+      ck_ok(tl_to(t, e, test_device(), &u));
       ck_assert_int_eq(tl_dtype_of(u), e);
       tl_tensor_free(u);
     }
@@ -89,7 +89,7 @@ START_TEST(integers_survive_conversions_exactly) {
   ck_values(t, 3, big, 0);
   ck_ok(tl_add_scalar(t, 0, &u));
   ck_values(u, 3, big, 0);
-  ck_ok(tl_to(t, TL_INT32, TL_CPU, &v));
+  ck_ok(tl_to(t, TL_INT32, test_device(), &v));
   ck_tensor(v, 0, -1, 1, 16777217);
   tl_tensor_free(t);
   tl_tensor_free(u);
@@ -99,7 +99,7 @@ END_TEST
 
 START_TEST(views_share_storage_and_copies_do_not) {
   tl_tensor *t, *v, *c, *flat;
-  ck_ok(tl_arange(0, 12, 1, TL_FLOAT32, TL_CPU, &t));
+  ck_ok(tl_arange(0, 12, 1, TL_FLOAT32, test_device(), &t));
   ck_ok(tl_view(t, SHAPE(3, -1), &v));
   ck_assert(tl_same_storage(t, v));
   tl_tensor *tr;
@@ -127,7 +127,7 @@ END_TEST
 
 START_TEST(a_view_of_non_contiguous_groups_is_found_where_one_exists) {
   tl_tensor *t, *n, *v;
-  ck_ok(tl_arange(0, 24, 1, TL_FLOAT32, TL_CPU, &t));
+  ck_ok(tl_arange(0, 24, 1, TL_FLOAT32, test_device(), &t));
   tl_tensor *m;
   ck_ok(tl_view(t, SHAPE(2, 3, 4), &m));
   ck_ok(tl_narrow(m, 2, 0, 2, &n)); /* (2,3,2), dims 0 and 1 still merge */
@@ -143,7 +143,7 @@ END_TEST
 
 START_TEST(copies_read_overlapping_sources_before_writing) {
   tl_tensor *t, *a, *b;
-  ck_ok(tl_arange(0, 6, 1, TL_FLOAT32, TL_CPU, &t));
+  ck_ok(tl_arange(0, 6, 1, TL_FLOAT32, test_device(), &t));
   ck_ok(tl_narrow(t, 0, 0, 5, &a));
   ck_ok(tl_narrow(t, 0, 1, 5, &b));
   ck_ok(tl_copy_(b, a));
@@ -185,26 +185,26 @@ END_TEST
 
 START_TEST(creation_gives_the_usual_values) {
   tl_tensor *t;
-  ck_ok(tl_arange(5, 0, -2, TL_INT64, TL_CPU, &t));
+  ck_ok(tl_arange(5, 0, -2, TL_INT64, test_device(), &t));
   ck_tensor(t, 0, 5, 3, 1);
   tl_tensor_free(t);
-  ck_ok(tl_linspace(0, 1, 5, TL_FLOAT32, TL_CPU, &t));
+  ck_ok(tl_linspace(0, 1, 5, TL_FLOAT32, test_device(), &t));
   ck_tensor(t, 0, 0, 0.25, 0.5, 0.75, 1);
   tl_tensor_free(t);
-  ck_ok(tl_eye(2, 3, TL_FLOAT32, TL_CPU, &t));
+  ck_ok(tl_eye(2, 3, TL_FLOAT32, test_device(), &t));
   ck_tensor(t, 0, 1, 0, 0, 0, 1, 0);
   tl_tensor_free(t);
-  ck_fails(tl_arange(0, 5, 0, TL_FLOAT32, TL_CPU, &t), TL_ERR_VALUE, "step is 0");
-  ck_fails(tl_arange(0, 5, -1, TL_FLOAT32, TL_CPU, &t), TL_ERR_VALUE, "never reaches");
-  ck_fails(tl_arange(0, INFINITY, 1, TL_FLOAT32, TL_CPU, &t), TL_ERR_VALUE, "finite");
+  ck_fails(tl_arange(0, 5, 0, TL_FLOAT32, test_device(), &t), TL_ERR_VALUE, "step is 0");
+  ck_fails(tl_arange(0, 5, -1, TL_FLOAT32, test_device(), &t), TL_ERR_VALUE, "never reaches");
+  ck_fails(tl_arange(0, INFINITY, 1, TL_FLOAT32, test_device(), &t), TL_ERR_VALUE, "finite");
 }
 END_TEST
 
 START_TEST(random_numbers_depend_on_the_seed_alone) {
   tl_tensor *a, *b, *wide, *narrow;
   tl_generator *g;
-  ck_ok(tl_empty(SHAPE(1000, 100), TL_FLOAT32, TL_CPU, &a));
-  ck_ok(tl_empty(SHAPE(1000, 100), TL_FLOAT32, TL_CPU, &b));
+  ck_ok(tl_empty(SHAPE(1000, 100), TL_FLOAT32, test_device(), &a));
+  ck_ok(tl_empty(SHAPE(1000, 100), TL_FLOAT32, test_device(), &b));
   ck_ok(tl_generator_new(7, &g));
   ck_ok(tl_set_num_threads(1));
   ck_ok(tl_normal_(a, 0, 1, g));
@@ -214,7 +214,7 @@ START_TEST(random_numbers_depend_on_the_seed_alone) {
   bool same;
   ck_ok(tl_equal(a, b, &same));
   ck_assert(same);
-  ck_ok(tl_empty(SHAPE(1000, 200), TL_FLOAT32, TL_CPU, &wide)); /* strides do not matter either */
+  ck_ok(tl_empty(SHAPE(1000, 200), TL_FLOAT32, test_device(), &wide)); /* strides do not matter either */
   ck_ok(tl_narrow(wide, 1, 50, 100, &narrow));
   ck_ok(tl_generator_seed(g, 7));
   ck_ok(tl_normal_(narrow, 0, 1, g));
@@ -239,7 +239,7 @@ START_TEST(philox_gives_the_published_numbers) {
   tl_tensor *t;
   tl_generator *g;
   ck_ok(tl_generator_new(0, &g));
-  ck_ok(tl_empty(SHAPE(4), TL_INT64, TL_CPU, &t));
+  ck_ok(tl_empty(SHAPE(4), TL_INT64, test_device(), &t));
   ck_ok(tl_randint_(t, 0, 4294967295.0, g));
   const double words[] = {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8};
   double v[4];
@@ -263,9 +263,9 @@ END_TEST
 START_TEST(released_storage_leaves_an_empty_handle) {
   tl_tensor *a = VECTOR(1, 2, 3);
   tl_memory_stats before, after;
-  ck_ok(tl_memory(TL_CPU, &before));
+  ck_ok(tl_memory(test_device(), &before));
   tl_tensor_release_storage(a);
-  ck_ok(tl_memory(TL_CPU, &after));
+  ck_ok(tl_memory(test_device(), &after));
   ck_assert_double_eq(before.live - after.live, 12);
   ck_assert_double_eq(tl_numel(a), 0);
   tl_tensor_release_storage(a);
@@ -346,7 +346,7 @@ START_TEST(devices_that_are_not_there_say_why) {
   ck_fails(tl_device_parse("gpu", &d), TL_ERR_DEVICE, "no device 'gpu'");
   ck_fails(tl_device_parse("cuda:x", &d), TL_ERR_DEVICE, "cuda:0");
   ck_ok(tl_device_parse("cpu", &d));
-  ck_assert_int_eq(d, TL_CPU);
+  ck_assert_int_eq(d, test_device());
 }
 END_TEST
 

@@ -21,7 +21,8 @@ describe("there are", function()
     has(tl, [[nn optim data utils autograd F tensor zeros ones empty rand randn full arange linspace eye randint randperm
       zeros_like ones_like empty_like rand_like randn_like full_like randint_like cat stack allclose no_grad enable_grad
       save load progress manual_seed einsum where matmul mm bmm addmm dot outer is_tensor Generator get_num_threads
-      set_num_threads get_default_dtype set_default_dtype is_grad_enabled]])
+      set_num_threads get_default_dtype set_default_dtype get_default_device
+      set_default_device is_grad_enabled]])
   end)
 
   it("fields and methods of tensors", function()

@@ -437,6 +437,8 @@ function base.dtype(name, op)
   fail(op .. ": there is no dtype '" .. name .. "'" .. base.suggestion(name, dtype_numbers))
 end
 
+base.default_device = 0 -- of new tensors: tl.set_default_device
+
 local device_numbers = { cpu = 0 }
 local device_names = { [0] = "cpu" }
 

@@ -21,17 +21,24 @@ function tl.set_default_dtype(name)
   default_dtype = dtype
 end
 
+--- The device of new tensors that no option places ("cpu" at first).
+function tl.get_default_device() return base.device_name(base.default_device) end
+
+--- tl.set_default_device("cuda"): where creation functions and layers make their tensors from now on. What reads files
+--- or orders samples stays on the CPU.
+function tl.set_default_device(name) base.default_device = base.device(name, "set_default_device") end
+
 local known = { dtype = base.optional, device = base.optional, requires_grad = false, generator = base.optional }
 
 -- The options of a creation function: dtype, device, requires_grad, generator (numbers and handles).
 local function read(op, options, dtype, device)
-  if options == nil then return dtype or default_dtype, device or 0, false, nil end
+  if options == nil then return dtype or default_dtype, device or base.default_device, false, nil end
   local o = base.options(op, options, known)
   if o.generator ~= nil and not base.is_generator(o.generator) then
     fail(op .. ": option 'generator' must be a tl.Generator, got " .. base.kind(o.generator))
   end
   dtype = o.dtype and base.dtype(o.dtype, op) or dtype or default_dtype
-  device = o.device and base.device(o.device, op) or device or 0
+  device = o.device and base.device(o.device, op) or device or base.default_device
   return dtype, device, o.requires_grad, o.generator
 end
 base.creation_options = read

@@ -305,7 +305,7 @@ local BOOL = tonumber(ffi.C.TL_BOOL)
 local function operand(op, value, n, like)
   if is_tensor(value) then return value end
   if type(value) == "boolean" then
-    check(C.tl_full(0, nil, value and 1 or 0, BOOL, like and ffi.C.tl_device_of(like) or 0, out))
+    check(C.tl_full(0, nil, value and 1 or 0, BOOL, like and ffi.C.tl_device_of(like) or base.default_device, out))
     return wrap(out[0])
   end
   if type(value) ~= "number" then
@@ -313,7 +313,7 @@ local function operand(op, value, n, like)
   end
   local dtype = like and ffi.C.tl_dtype_of(like) or 0
   if dtype > 3 and value ~= math.floor(value) then dtype = 0 end
-  check(C.tl_full(0, nil, value, dtype, like and ffi.C.tl_device_of(like) or 0, out))
+  check(C.tl_full(0, nil, value, dtype, like and ffi.C.tl_device_of(like) or base.default_device, out))
   return wrap(out[0])
 end
 

@@ -42,8 +42,8 @@ local function collate_tables(list, place)
 end
 
 local by_type = {
-  number = function(list) return tl.tensor(list) end,
-  boolean = function(list) return tl.tensor(list) end,
+  number = function(list) return tl.tensor(list, { device = "cpu" }) end,
+  boolean = function(list) return tl.tensor(list, { device = "cpu" }) end,
   string = function(list) return list end,
   table = collate_tables,
 }

@@ -65,7 +65,7 @@ local function read_ids(indices, n, op)
         fail(("%s: position %d is %s, samples are 1 to %d"):format(op, k, tostring(i), n))
       end
     end
-    return tl.tensor(indices, { dtype = "float64" }):sub(1):to("int64")
+    return tl.tensor(indices, { dtype = "float64", device = "cpu" }):sub(1):to("int64")
   end
   if not is_tensor(ids) or ids.dtype ~= "int64" or ids:dim() ~= 1 then
     fail(("%s: indices are a table of positions (from 1) or a 1-d int64 tensor of ids (from 0), got %s"):format(op,
@@ -128,7 +128,7 @@ function datasets.random_split(dataset, lengths, options)
     lengths, sum = counts_of(lengths, n), n
   end
   if sum ~= n then fail(("random_split: the lengths sum to %g, the dataset has %d samples"):format(sum, n)) end
-  local order, at, parts = tl.randperm(n, { generator = o.generator }), 1, {}
+  local order, at, parts = tl.randperm(n, { generator = o.generator, device = "cpu" }), 1, {}
   for k, length in ipairs(lengths) do
     base.check_integer(length, "random_split", "length " .. k)
     parts[k] = setmetatable({ dataset = dataset, ids = order:narrow(1, at, length) }, Subset)

@@ -36,7 +36,7 @@ function samplers.SequentialSampler(source)
 end
 
 function Sequential:size() return self.n end
-function Sequential:order() return tl.arange(self.n, { dtype = "int64" }) end
+function Sequential:order() return tl.arange(self.n, { dtype = "int64", device = "cpu" }) end
 
 -- ---- at random ----
 
@@ -57,7 +57,7 @@ end
 function Random:size() return self.count end
 
 function Random:order()
-  local draw = { generator = self.generator }
+  local draw = { generator = self.generator, device = "cpu" }
   if self.replacement and self.count > 0 then return tl.randint(0, self.n, { self.count }, draw) end
   local parts, have = {}, 0
   while have < self.count or #parts == 0 do -- more samples than there are: one permutation after the other
@@ -76,7 +76,7 @@ local Weighted = class "WeightedRandomSampler"
 --- proportional to weights[i] (a table or a 1-d tensor).
 function samplers.WeightedRandomSampler(weights, num_samples, options)
   local o = base.options("WeightedRandomSampler", options, { replacement = true, generator = base.optional })
-  if type(weights) == "table" then weights = tl.tensor(weights, { dtype = "float64" }) end
+  if type(weights) == "table" then weights = tl.tensor(weights, { dtype = "float64", device = "cpu" }) end
   base.check_tensor(weights, "WeightedRandomSampler", 1)
   if weights:dim() ~= 1 then
     fail("WeightedRandomSampler: weights must be 1-d, they have " .. weights:dim() .. " dims")
@@ -142,8 +142,8 @@ end
 
 function Distributed:order()
   local order
-  if self.shuffle then order = tl.randperm(self.n, { generator = tl.Generator(self.seed + self.epoch) })
-  else order = tl.arange(self.n, { dtype = "int64" }) end
+  if self.shuffle then order = tl.randperm(self.n, { generator = tl.Generator(self.seed + self.epoch), device = "cpu" })
+  else order = tl.arange(self.n, { dtype = "int64", device = "cpu" }) end
   if self.each == 0 then return order:narrow(1, 1, 0) end
   local total = self.each * self.replicas
   if total > self.n then

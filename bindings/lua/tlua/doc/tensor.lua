@@ -10,7 +10,7 @@ stored in tensors (labels, token ids, argmax results) count from 0.]],
 tensor(number | boolean | nested table, {dtype=, device=, requires_grad=}): float32 from numbers, bool from booleans,
 unless dtype says otherwise. A ragged table or one that holds anything else is an error that names the place. A tensor
 is copied.]],
-  ["tl.zeros"] = "zeros(2, 3, opts), zeros({2, 3}, opts). opts: dtype (float32), device (cpu), requires_grad (false).",
+  ["tl.zeros"] = "zeros(2, 3, opts), zeros({2, 3}, opts). opts: dtype (float32), device (the default one), requires_grad (false).",
   ["tl.ones"] = "ones(2, 3, opts), ones({2, 3}, opts). opts: dtype, device, requires_grad.",
   ["tl.empty"] = "empty(2, 3, opts): values are whatever the memory holds. opts: dtype, device, requires_grad.",
   ["tl.full"] = "full({2, 3}, value, opts): every element is value; true and false make a bool tensor.",
@@ -30,6 +30,11 @@ is copied.]],
   ["tl.randint_like"] = "randint_like(x, low, high, opts): as x, integers low .. high-1.",
   ["tl.get_default_dtype"] = "get_default_dtype(): the dtype of new floating tensors.",
   ["tl.set_default_dtype"] = [[set_default_dtype("float64"): the dtype of new floating tensors from now on.]],
+
+  ["tl.get_default_device"] = "get_default_device(): the device of new tensors, if no option places them.",
+  ["tl.set_default_device"] = [[
+set_default_device("cuda"): where creation functions and layers make their tensors from now on, if no option places
+them. What reads files or orders samples stays on the CPU; x:to(device) moves a batch.]],
 
   -- random numbers
   ["tl.manual_seed"] = "manual_seed(n): seeds the default generator.",

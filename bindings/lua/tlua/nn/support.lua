@@ -61,13 +61,13 @@ function support.destination(op, first, second)
   return dtype, device
 end
 
---- The `dtype` and `device` options of a layer, as numbers; float32 on the CPU by default.
+--- The `dtype` and `device` options of a layer, as numbers; float32 on the default device, unless they say otherwise.
 function support.placement(op, options)
   local dtype = base.dtype(options.dtype, op)
   if dtype > C.TL_FLOAT64 then
     base.fail(("%s: option 'dtype' must be a floating dtype, got '%s'"):format(op, options.dtype))
   end
-  return dtype, options.device and base.device(options.device, op) or C.TL_CPU
+  return dtype, options.device and base.device(options.device, op) or base.default_device
 end
 
 --- A tensor filled with `value` (not a parameter yet).

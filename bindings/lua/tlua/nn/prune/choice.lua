@@ -29,7 +29,7 @@ end
 local function uses(layer, gone)
   local live = {}
   for o, u in ipairs(layer.units) do live[o] = gone[find(u)] and 0 or 1 end
-  return base.tl.tensor(live):matmul(layer.used):tolist()
+  return base.tl.tensor(live, { device = layer.used.device }):matmul(layer.used):tolist()
 end
 
 -- reasons[unit]: why it must stay, as long as `gone` is all that leaves.

@@ -109,17 +109,17 @@ function wiring.used_weights(m)
   return w:to("float32")
 end
 
-local function to_vector(flags, wanted)
+local function to_vector(flags, wanted, device)
   local list = {}
   for i, f in ipairs(flags) do list[i] = f == wanted and 1 or 0 end
-  return base.tl.tensor(list)
+  return base.tl.tensor(list, { device = device })
 end
 
 -- Outputs of a layer that depend on fixed inputs only.
 local function fixed_outputs(layer, x)
   local fixed, groups = {}, layer.groups
   if groups == 1 and not is_plain(x) then
-    local counts = layer.used:matmul(to_vector(x.fixed, false)):tolist()
+    local counts = layer.used:matmul(to_vector(x.fixed, false, layer.used.device)):tolist()
     for o, n in ipairs(counts) do fixed[o] = n == 0 end
     return fixed
   end
