@@ -80,6 +80,9 @@ typedef struct tl_kernels {
   tl_status (*gemm)(const tl_gemm *g);
   /* ---- optimizer.c ---- one optimizer step over a list of parameters (update.h) */
   tl_status (*update)(int n, const tl_update *list);
+  /* ---- step.cu; NULL on the CPU ---- an optimizer's and a gradient scaler's own numbers, where those stay on the device */
+  tl_status (*plan)(const tl_plan *p);
+  tl_status (*scale_update)(const tl_scale_update *s);
   /* ---- pool.c ---- max: nan wins; `where` gets the position in the window (row-major) that won, all ones where the window
    * holds no element (its y is -inf); NULL: not wanted */
   tl_status (*max_pool)(const tl_pooling *p, const void *x, void *y, void *where);

@@ -31,7 +31,7 @@ enum tl_update_rule {
       TL_UPDATE_COUNT
 };
 
-/* Every rule's numbers, computed once a step in double. */
+/* Every rule's numbers, computed once a step in double (kernels/step.h). */
 #define TL_UPDATE_COEFFICIENTS(X)                                \
   X(sign)  /* -1 to maximize */                                  \
   X(decay) /* g += decay * p */                                  \
@@ -49,11 +49,18 @@ typedef struct tl_update_coefficients {
 #define TL_UPDATE_FIELD(name) double name;
   TL_UPDATE_COEFFICIENTS(TL_UPDATE_FIELD)
 #undef TL_UPDATE_FIELD
+  int32_t rule;
+  int32_t skip; /* 1: nothing moves, because a gradient scaler found a gradient that is not finite */
 } tl_update_coefficients;
 
 /* One parameter: n contiguous elements of everything. param and grad are of `dtype`; state is float64 for float64
  * parameters, else float32. master: float32, for float16 and bfloat16 parameters only. A bfloat16 parameter without a
- * master is rounded stochastically: element i takes number offset + i of the Philox stream `seed`. */
+ * master is rounded stochastically: element i takes number offset + i of the Philox stream `seed`.
+ *
+ * Where tl_kernels.plan is there, `by` lies in the device's memory and plan has written it just before, in stream order:
+ * the kernel reads it there. by->skip is to be honoured, and the rule that runs is by->rule: the same as `rule`, or
+ * another of the same states (sgd_first, sgd_momentum; nesterov_first, nesterov; radam, radam_rectified), because how
+ * many steps were taken is known on the device only. */
 typedef struct tl_update {
   int rule, dtype;
   int64_t n;
@@ -64,6 +71,39 @@ typedef struct tl_update {
   const tl_update_coefficients *by;
   uint64_t seed, offset;
 } tl_update;
+
+/* How far a parameter is, in the memory of a device that has tl_kernels.plan. */
+typedef struct tl_progress {
+  double step, mu_product; /* as in tl_optimizer_progress */
+  int32_t primed;          /* SGD's momentum buffer has its first value */
+  int32_t unused;
+} tl_progress;
+
+/* One step's coefficients for n parameters: parameter i is in group group[i], -1: it takes no part. All pointers are to
+ * the device's memory. found (may be NULL): the step is skipped where *found != 0. */
+struct tl_param_group;
+typedef struct tl_plan {
+  int kind, n; /* a tl_optimizer_kind */
+  const struct tl_param_group *groups;
+  const int32_t *group;
+  tl_progress *progress; /* moves on unless the step is skipped */
+  tl_update_coefficients *by;
+  const float *found;
+} tl_plan;
+
+/* A gradient scaler's state in a device's memory. */
+typedef struct tl_scale {
+  float scale, inverse; /* 1 / scale */
+  int32_t tracker, unused;
+} tl_scale;
+
+/* The rule of tl_scaler_update: *at from n found flags, which become 0. */
+typedef struct tl_scale_update {
+  double growth_factor, backoff_factor, growth_interval;
+  tl_scale *at;
+  float *found; /* [n] */
+  int n;
+} tl_scale_update;
 
 /* n contiguous elements of a floating dtype: what the kernels over lists of gradients are given. */
 typedef struct tl_span {

@@ -1,4 +1,6 @@
 /* rules.c: the optimizers' options, and the numbers of a step that follow from them. */
+#include "step.h"
+
 #include <math.h>
 
 #include "train/optimizer.h"
@@ -74,83 +76,9 @@ tl_status tl_check_options(int kind, const tl_param_group *g) {
   return TL_OK;
 }
 
-static int sgd_rule(const tl_param_group *g, const tl_slot *s, tl_update_coefficients *c, unsigned *states) {
-  c->rate = g->lr;
-  c->beta1 = g->momentum;
-  c->rest1 = 1 - g->dampening;
-  *states = g->momentum != 0 ? 1 : 0;
-  if (g->momentum == 0) return TL_UPDATE_sgd;
-  if (g->nesterov) return s->primed ? TL_UPDATE_nesterov : TL_UPDATE_nesterov_first;
-  return s->primed ? TL_UPDATE_sgd_momentum : TL_UPDATE_sgd_first;
-}
-
-static int rmsprop_rule(const tl_param_group *g, tl_update_coefficients *c, unsigned *states) {
-  c->rate = g->lr;
-  c->beta1 = g->momentum;
-  c->beta2 = g->alpha;
-  c->rest2 = 1 - g->alpha;
-  bool momentum = g->momentum > 0;
-  *states = 1u | (momentum ? 2u : 0) | (g->centered ? 4u : 0);
-  if (g->centered) return momentum ? TL_UPDATE_rmsprop_centered_momentum : TL_UPDATE_rmsprop_centered;
-  return momentum ? TL_UPDATE_rmsprop_momentum : TL_UPDATE_rmsprop;
-}
-
-static int adam_rule(const tl_param_group *g, double t, tl_update_coefficients *c, unsigned *states) {
-  c->rate = g->lr / (1 - pow(g->beta1, t));
-  c->scale = 1 / sqrt(1 - pow(g->beta2, t));
-  *states = g->amsgrad ? 7 : 3;
-  return g->amsgrad ? TL_UPDATE_amsgrad : TL_UPDATE_adam;
-}
-
-/* Dozat's momentum schedule: mu_t = beta1 (1 - 0.96^(t psi) / 2), psi = momentum_decay */
-static double mu_at(const tl_param_group *g, double t) {
-  return g->beta1 * (1 - 0.5 * pow(0.96, t * g->momentum_decay));
-}
-
-static int nadam_rule(const tl_param_group *g, double t, tl_update_coefficients *c, double *mu_product) {
-  double mu = mu_at(g, t), next = mu_at(g, t + 1);
-  *mu_product *= mu;
-  c->rate2 = g->lr * (1 - mu) / (1 - *mu_product);
-  c->rate = g->lr * next / (1 - *mu_product * next);
-  c->scale = 1 / sqrt(1 - pow(g->beta2, t));
-  return TL_UPDATE_nadam;
-}
-
-/* rho: the length of the simple moving average that approximates beta2's (Liu et al., algorithm 2) */
-static int radam_rule(const tl_param_group *g, double t, tl_update_coefficients *c) {
-  double power = pow(g->beta2, t), limit = 2 / (1 - g->beta2) - 1;
-  double rho = limit - 2 * t * power / (1 - power);
-  c->rate = g->lr / (1 - pow(g->beta1, t));
-  if (!(rho > 5)) return TL_UPDATE_radam;
-  c->rate *= sqrt((rho - 4) * (rho - 2) * limit / ((limit - 4) * (limit - 2) * rho)) * sqrt(1 - power);
-  return TL_UPDATE_radam_rectified;
-}
-
 int tl_choose_rule(int kind, const tl_param_group *g, const tl_slot *s, tl_update_coefficients *c, unsigned *states,
                    double *mu_product) {
-  bool decoupled = g->decoupled_weight_decay;
-  double t = (double)s->step + 1;
   *mu_product = s->mu_product;
-  *states = 3;
-  *c = (tl_update_coefficients){
-      .sign = g->maximize ? -1 : 1,
-      .decay = decoupled ? 0 : g->weight_decay,
-      .keep = decoupled ? 1 - g->lr * g->weight_decay : 1,
-      .beta1 = g->beta1,
-      .rest1 = 1 - g->beta1,
-      .beta2 = g->beta2,
-      .rest2 = 1 - g->beta2,
-      .eps = g->eps,
-  };
-  switch (kind) {
-    case TL_SGD: return sgd_rule(g, s, c, states);
-    case TL_RMSPROP: return rmsprop_rule(g, c, states);
-    case TL_ADAGRAD:
-      *states = 1;
-      c->rate = g->lr / (1 + (t - 1) * g->lr_decay);
-      return TL_UPDATE_adagrad;
-    case TL_NADAM: return nadam_rule(g, t, c, mu_product);
-    case TL_RADAM: return radam_rule(g, t, c);
-    default: return adam_rule(g, t, c, states);
-  }
+  *states = step_states(kind, g);
+  return step_rule(kind, g, (double)s->step, s->primed, mu_product, c);
 }

@@ -30,11 +30,18 @@ typedef struct tl_cuda_fault {
   int64_t at; /* row-major place in the ids or labels */
 } tl_cuda_fault;
 
+/* Random kernels work on stream seed ^ random->seed from number offset + random->offset on, both read on the device: zero,
+ * but in a graph what has changed since it was recorded. */
+typedef struct tl_cuda_random {
+  uint64_t seed, offset;
+} tl_cuda_random;
+
 /* A device, as one thread sees it. */
 typedef struct tl_cuda_context {
   int index;
   cudaStream_t stream; /* what this thread's work goes to */
   tl_cuda_fault *fault;
+  const tl_cuda_random *random; /* in the device's memory */
   int multiprocessors;
   int max_shared; /* bytes a block may ask for */
 } tl_cuda_context;

@@ -139,8 +139,9 @@ static cudaError_t open_device(int index) {
   cudaError_t e = cudaSetDevice(index);
   c->index = index;
   if (e == cudaSuccess) e = cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking);
-  if (e == cudaSuccess) e = cudaMalloc((void **)&c->fault, sizeof *c->fault);
-  if (e == cudaSuccess) e = cudaMemsetAsync(c->fault, 0, sizeof *c->fault, c->stream);
+  if (e == cudaSuccess) e = cudaMalloc((void **)&c->fault, sizeof *c->fault + sizeof *c->random);
+  if (e == cudaSuccess) e = cudaMemsetAsync(c->fault, 0, sizeof *c->fault + sizeof *c->random, c->stream);
+  c->random = (const tl_cuda_random *)(c->fault + 1);
   if (e == cudaSuccess) e = cudaDeviceGetAttribute(&c->multiprocessors, cudaDevAttrMultiProcessorCount, index);
   if (e == cudaSuccess) e = cudaDeviceGetAttribute(&c->max_shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, index);
   return e;
