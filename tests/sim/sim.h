@@ -16,7 +16,8 @@ extern "C" {
 
 /* ---- work: runtime.c ---- */
 
-/* A piece of work that a stream runs later, any number of times (a graph replays it). `data` is copied. */
+/* A piece of work that a stream runs later, any number of times (a graph replays it). `data` is copied, to an address
+ * that is aligned as malloc's are. */
 typedef void sim_work_fn(void *data, int device);
 /* Appends work to a stream (or to the graph that captures it). `reads`, `writes`: device memory it will touch, for the
  * libraries, whose plain loops are not instrumented. */
@@ -36,12 +37,18 @@ int sim_call_fails(const char *function);
 
 typedef struct sim_kernel {
   const char *name;
+  const void *function;
   void (*run)(const void *arguments); /* one thread's whole run */
   const void *arguments;
   dim3 grid, block;
   size_t shared; /* dynamic, bytes */
 } sim_kernel;
+/* What <<<>>> is: checks the configuration as the runtime does, then sim_enqueue. `arguments` are copied. */
+cudaError_t sim_enqueue_kernel(const sim_kernel *kernel, size_t bytes, cudaStream_t stream);
+/* Runs one now; sim_enqueue_kernel's work function ends here. One grid runs at a time, whatever thread asks. */
 void sim_run_grid(const sim_kernel *kernel, int device);
+/* A fault address that device.cpp can explain (end of shared memory, a thread's stack): in words; 0 if it is not ours. */
+int sim_explain_address(const void *p, char *text, size_t bytes);
 
 /* ---- a fault that the simulator exists to find: report.c ---- */
 
