@@ -32,16 +32,16 @@ typedef struct tl_cuda_fault {
 
 /* Random kernels work on stream seed ^ random->seed from number offset + random->offset on, both read on the device: zero,
  * but in a graph what has changed since it was recorded. */
-typedef struct tl_cuda_random {
+typedef struct tl_cuda_random_base {
   uint64_t seed, offset;
-} tl_cuda_random;
+} tl_cuda_random_base;
 
 /* A device, as one thread sees it. */
 typedef struct tl_cuda_context {
   int index;
   cudaStream_t stream; /* what this thread's work goes to */
   tl_cuda_fault *fault;
-  const tl_cuda_random *random; /* in the device's memory */
+  const tl_cuda_random_base *random; /* in the device's memory */
   int multiprocessors;
   int max_shared; /* bytes a block may ask for */
 } tl_cuda_context;

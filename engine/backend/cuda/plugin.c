@@ -141,7 +141,7 @@ static cudaError_t open_device(int index) {
   if (e == cudaSuccess) e = cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking);
   if (e == cudaSuccess) e = cudaMalloc((void **)&c->fault, sizeof *c->fault + sizeof *c->random);
   if (e == cudaSuccess) e = cudaMemsetAsync(c->fault, 0, sizeof *c->fault + sizeof *c->random, c->stream);
-  c->random = (const tl_cuda_random *)(c->fault + 1);
+  c->random = (const tl_cuda_random_base *)(c->fault + 1);
   if (e == cudaSuccess) e = cudaDeviceGetAttribute(&c->multiprocessors, cudaDevAttrMultiProcessorCount, index);
   if (e == cudaSuccess) e = cudaDeviceGetAttribute(&c->max_shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, index);
   return e;
