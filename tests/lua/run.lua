@@ -1,21 +1,28 @@
--- run.lua: tlua tests/lua/run.lua [--interpreted | --collecting] [file or pattern ...]: the busted suite, run by tlua.
--- --interpreted switches the JIT compiler off; --collecting lets the garbage collector run without rest and collects
--- after every test. In every mode the run fails if tensors are still alive when all tests are done.
-require "tlua"
+-- run.lua: tlua tests/lua/run.lua [--interpreted | --collecting] [--device NAME] [file or pattern ...]: the busted suite,
+-- run by tlua. --interpreted switches the JIT compiler off; --collecting lets the garbage collector run without rest and
+-- collects after every test. --device runs every test on that device, but those with the tag #cpu, which each give their
+-- reason. In every mode the run fails if tensors are still alive when all tests are done.
+local tl = require "tlua"
 local base = require "tlua.base"
 
 local here = arg[0]:match("^(.*)/[^/]*$") or "."
 package.path = here .. "/?.lua;" .. package.path
 
-local files, collecting = {}, false
-for _, a in ipairs(arg) do
+local files, collecting, device = {}, false, "cpu"
+local i = 1
+while i <= #arg do
+  local a = arg[i]
   if a == "--interpreted" then
     jit.off()
   elseif a == "--collecting" then
     collecting = true
+  elseif a == "--device" then
+    i = i + 1
+    device = arg[i]
   else
     files[#files + 1] = a
   end
+  i = i + 1
 end
 if #files == 0 then files = { here } end
 
@@ -26,6 +33,7 @@ if collecting then collectgarbage("setpause", 0) end
 local options = { "--output=plainTerminal", "--pattern=_spec", "--no-auto-insulate" }
 -- Whole programs in processes of their own gain nothing from the other modes.
 if collecting or not jit.status() then options[#options + 1] = "--exclude-tags=once" end
+if device ~= "cpu" then options[#options + 1] = "--exclude-tags=once,cpu" end
 if collecting then options[#options + 1] = "--helper=" .. here .. "/collect.lua" end
 arg = { [0] = arg[0] }
 for _, list in ipairs { options, files } do
@@ -44,6 +52,7 @@ local function live_tensors()
   return left
 end
 
+tl.set_default_device(device)
 local before = live_tensors()
 -- busted ends a failed run by an error without a message.
 if not pcall(require "busted.runner", { standalone = false }) then os.exit(1) end
