@@ -2,7 +2,9 @@
  * the parts say to each other.
  *
  *   device.cpp    runs one grid: fibers, barriers, shuffles, shared memory; the checkers' access hooks
- *   runtime*.c    the CUDA runtime: devices, arenas, streams as lazy queues, events, graphs
+ *   runtime.c     the CUDA runtime: errors, devices, settings
+ *   work.c        what was submitted and the order it runs in
+ *   memory.c, copy.c, stream.c, graph.c   arenas, copies, streams and events, capture
  *   cublaslt.c, cudnn.c, nccl.c   the libraries, on top of sim_enqueue
  */
 #ifndef TLUA_SIM_H
@@ -26,8 +28,12 @@ typedef struct sim_range {
   size_t bytes;
   int writes;
 } sim_range;
-cudaError_t sim_enqueue(cudaStream_t stream, const char *name, sim_work_fn *run, const void *data, size_t bytes, int ranges,
-                        const sim_range *range);
+cudaError_t sim_enqueue(cudaStream_t stream, const char *name, sim_work_fn *run, const void *data, size_t bytes,
+                        int ranges, const sim_range *range);
+/* The same for work that may have to wait for other devices: it returns 1 when it is done and 0 to be asked again. */
+typedef int sim_poll_fn(void *data, int device);
+cudaError_t sim_enqueue_poll(cudaStream_t stream, const char *name, sim_poll_fn *poll, const void *data, size_t bytes,
+                             int ranges, const sim_range *range);
 /* Makes cudaGetLastError and the caller return `error`; a sentence for the log says why. */
 cudaError_t sim_error(cudaError_t error, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* The k-th failable call fails (TLUA_SIM_FAIL=k): every simulated function that can fail asks first. */
@@ -62,6 +68,9 @@ void sim_fault(const char *kind, const char *format, ...) __attribute__((format(
 int sim_device_of(const void *p);
 /* The live allocation around an address, 0 if there is none (freed, or between allocations). */
 int sim_allocation_of(const void *p, const void **base, size_t *bytes);
+/* What the checkers want to know, where they are built in. */
+void sim_memory_allocated(const void *base, size_t bytes) __attribute__((weak));
+void sim_memory_freed(const void *base, size_t bytes) __attribute__((weak));
 
 #ifdef __cplusplus
 }
