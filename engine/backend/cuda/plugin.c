@@ -95,16 +95,17 @@ static tl_status reported(const tl_cuda_fault *f) {
       return TL_FAIL(TL_ERR_INDEX, "embedding", "id %lld (element %lld of the ids) is not a row of 0..%lld", value, at,
                      limit - 1);
     case TL_CUDA_FAULT_ID:
-      return TL_FAIL(TL_ERR_INDEX, "index", "id %lld (element %lld of the ids) is outside 0..%lld", value, at,
-                     limit - 1);
-    default: return TL_FAIL(TL_ERR_VALUE, "bce_loss", "element %lld of the input or the target is outside 0..1", at);
+      return TL_FAIL(TL_ERR_INDEX, "index", "id %lld (element %lld of the ids) is outside 0..%lld", value, at, limit - 1);
+    default:
+      return TL_FAIL(TL_ERR_VALUE, "bce_loss", "element %lld of the input or the target is outside 0..1", at);
   }
 }
 
 static tl_status synchronize(int index) {
   use(index);
   tl_cuda_fault found;
-  TL_CUDA_TRY("synchronize", cudaMemcpyAsync(&found, here->fault, sizeof found, cudaMemcpyDeviceToHost, here->stream));
+  TL_CUDA_TRY("synchronize",
+              cudaMemcpyAsync(&found, here->fault, sizeof found, cudaMemcpyDeviceToHost, here->stream));
   TL_CUDA_TRY("synchronize", cudaStreamSynchronize(here->stream));
   if (found.code != TL_CUDA_FAULT_NONE)
     TL_CUDA_TRY("synchronize", cudaMemsetAsync(here->fault, 0, sizeof *here->fault, here->stream));
@@ -151,8 +152,7 @@ __attribute__((visibility("default"))) const tl_backend *tl_backend_plugin(int a
   static char text[256];
   *why = text;
   if (abi != TL_ABI) {
-    snprintf(text, sizeof text, "it was built for ABI %d of the engine, this one has %d: build both together", TL_ABI,
-             abi);
+    snprintf(text, sizeof text, "it was built for ABI %d of the engine, this one has %d: build both together", TL_ABI, abi);
     return NULL;
   }
   tl_cuda_host = host;
