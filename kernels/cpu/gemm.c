@@ -9,6 +9,7 @@
 #include <omp.h>
 
 #include "backend/dnnl.h"
+#include "backend/gemm.h"
 #include "convert.h"
 #include "core/memory.h"
 
@@ -19,73 +20,6 @@
 
 /* From so many multiplications on a bfloat16 product goes to oneDNN as it is, where the processor is fast at that. */
 #define LARGE_BFLOAT16 (1 << 18)
-
-/* ---- geometry ---- */
-
-static bool steps_alike(const tl_matrix *x, const tl_gemm *g, int d) {
-  return x->batch[d] == x->batch[d + 1] * g->batch[d + 1];
-}
-
-/* Batch dims that all operands step through alike become one; a batch that shares b becomes more rows of a. */
-static void fold_batch(tl_gemm *g) {
-  for (int d = g->batch_ndim - 2; d >= 0; d--) {
-    if (!steps_alike(&g->a, g, d) || !steps_alike(&g->b, g, d) || !steps_alike(&g->c, g, d)) continue;
-    g->batch[d] *= g->batch[d + 1];
-    tl_matrix *all[3] = {&g->a, &g->b, &g->c};
-    for (int i = 0; i < 3; i++) {
-      all[i]->batch[d] = all[i]->batch[d + 1];
-      for (int e = d + 1; e < g->batch_ndim - 1; e++) all[i]->batch[e] = all[i]->batch[e + 1];
-    }
-    for (int e = d + 1; e < g->batch_ndim - 1; e++) g->batch[e] = g->batch[e + 1];
-    g->batch_ndim--;
-  }
-  if (g->batch_ndim != 1 || g->b.batch[0] != 0) return;
-  if (g->m != 1 && (g->a.batch[0] != g->m * g->a.row || g->c.batch[0] != g->m * g->c.row)) return;
-  if (g->m == 1) g->a.row = g->a.batch[0], g->c.row = g->c.batch[0];
-  g->m *= g->batch[0];
-  g->batch_ndim = 0;
-}
-
-static int64_t batch_count(const tl_gemm *g) {
-  int64_t count = 1;
-  for (int d = 0; d < g->batch_ndim; d++) count *= g->batch[d];
-  return count;
-}
-
-/* Elements from x's data to batch item i. */
-static int64_t batch_offset(const tl_gemm *g, const tl_matrix *x, int64_t i) {
-  int64_t offset = 0;
-  for (int d = g->batch_ndim - 1; d >= 0; d--) {
-    offset += i % g->batch[d] * x->batch[d];
-    i /= g->batch[d];
-  }
-  return offset;
-}
-
-/* Batch item i as a problem of its own. */
-static tl_gemm item_of(const tl_gemm *g, int64_t i) {
-  tl_gemm item = *g;
-  int64_t size = (int64_t)tl_dtype_size(g->dtype);
-  item.a.data = (char *)g->a.data + batch_offset(g, &g->a, i) * size;
-  item.b.data = (char *)g->b.data + batch_offset(g, &g->b, i) * size;
-  item.c.data = (char *)g->c.data + batch_offset(g, &g->c, i) * size;
-  item.batch_ndim = 0;
-  return item;
-}
-
-/* How sgemm can read a matrix: as it is stored, or transposed, with rows (columns) ld apart; or not at all. */
-typedef struct reading {
-  bool possible, transposed;
-  int64_t ld;
-} reading;
-
-static reading reading_of(const tl_matrix *x, int64_t rows, int64_t cols) {
-  if ((x->col == 1 || cols == 1) && (x->row >= cols || rows == 1))
-    return (reading){true, false, rows == 1 ? cols : x->row};
-  if ((x->row == 1 || rows == 1) && (x->col >= rows || cols == 1))
-    return (reading){true, true, cols == 1 ? rows : x->col};
-  return (reading){false, false, 0};
-}
 
 /* ---- float32 ---- */
 
@@ -149,7 +83,7 @@ static tl_status no_memory(const tl_gemm *g, size_t bytes) {
 
 /* Both operands can be read by sgemm. */
 static tl_status direct_f32(const tl_gemm *g) {
-  const reading a = reading_of(&g->a, g->m, g->k), b = reading_of(&g->b, g->k, g->n);
+  const tl_reading a = tl_reading_of(&g->a, g->m, g->k), b = tl_reading_of(&g->b, g->k, g->n);
   float beta = (float)g->beta;
   bool first = g->bias != NULL && beta == 0;
   if (first) fill_bias(g);
@@ -165,7 +99,7 @@ static tl_status item_f32(const tl_gemm *g) {
     small_f32(g);
     return TL_OK;
   }
-  const bool a_ok = reading_of(&g->a, g->m, g->k).possible, b_ok = reading_of(&g->b, g->k, g->n).possible;
+  const bool a_ok = tl_reading_of(&g->a, g->m, g->k).possible, b_ok = tl_reading_of(&g->b, g->k, g->n).possible;
   if (a_ok && b_ok) return direct_f32(g);
   tl_gemm packed = *g;
   size_t a_size = a_ok ? 0 : (size_t)(g->m * g->k), b_size = b_ok ? 0 : (size_t)(g->k * g->n);
@@ -188,13 +122,13 @@ static tl_status item_f32(const tl_gemm *g) {
 /* Can oneDNN multiply these bfloat16 matrices as they are, and is it worth the set-up? */
 static bool suits_bfloat16(const tl_gemm *g) {
   return g->dtype == TL_BFLOAT16 && g->alpha == 1 && g->beta == 0 && g->m * g->n * g->k >= LARGE_BFLOAT16 &&
-         (g->bias == NULL || g->bias_stride == 1) && reading_of(&g->a, g->m, g->k).possible &&
-         reading_of(&g->b, g->k, g->n).possible && !omp_in_parallel() && tl_dnnl_fast_bfloat16();
+         (g->bias == NULL || g->bias_stride == 1) && tl_reading_of(&g->a, g->m, g->k).possible &&
+         tl_reading_of(&g->b, g->k, g->n).possible && !omp_in_parallel() && tl_dnnl_fast_bfloat16();
 }
 
 /* x with its strides as sgemm would read it: dims of size 1 have any */
 static tl_matrix as_read(const tl_matrix *x, int64_t rows, int64_t cols) {
-  const reading r = reading_of(x, rows, cols);
+  const tl_reading r = tl_reading_of(x, rows, cols);
   return (tl_matrix){.data = x->data, .row = r.transposed ? 1 : r.ld, .col = r.transposed ? r.ld : 1};
 }
 
@@ -335,7 +269,7 @@ static tl_status many(const tl_gemm *g, int64_t count) {
   tl_status st = TL_OK;
 #pragma omp parallel for if (parallel) schedule(static)
   for (int64_t i = 0; i < count; i++) {
-    tl_gemm one = item_of(g, i);
+    tl_gemm one = tl_gemm_item(g, i);
     tl_status mine = item(&one);
     if (mine != TL_OK) {
 #pragma omp atomic write
@@ -351,8 +285,8 @@ tl_status tl_cpu_gemm(const tl_gemm *problem) {
   if (problem->m == 0 || problem->n == 0) return TL_OK;
   if (problem->batch_ndim == 0) return item(problem);
   tl_gemm g = *problem;
-  int64_t count = batch_count(&g);
+  int64_t count = tl_gemm_batch_count(&g);
   if (count == 0) return TL_OK;
-  fold_batch(&g);
-  return g.batch_ndim == 0 ? item(&g) : many(&g, batch_count(&g));
+  tl_gemm_fold(&g);
+  return g.batch_ndim == 0 ? item(&g) : many(&g, tl_gemm_batch_count(&g));
 }

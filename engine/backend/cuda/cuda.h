@@ -36,6 +36,8 @@ typedef struct tl_cuda_random_base {
   uint64_t seed, offset;
 } tl_cuda_random_base;
 
+enum { TL_CUDA_MAX_DEVICES = 16 };
+
 /* A device, as one thread sees it. */
 typedef struct tl_cuda_context {
   int index;
