@@ -2,7 +2,10 @@
  * its bits become numbers. Shared by all devices, so that all give the same numbers.
  *
  * Number i of a stream is word i % 4 of the block with counter i / 4 and key seed. Normal numbers come in pairs by
- * Box & Muller (1958) from words (0,1) and (2,3). */
+ * Box & Muller (1958) from words (0,1) and (2,3).
+ *
+ * The same bits come out everywhere only where products and sums are rounded one by one: whoever includes this is
+ * compiled without contraction to fused multiply-adds (-ffp-contract=off, nvcc -fmad=false), and with an exact sqrtf. */
 #ifndef TL_KERNELS_PHILOX_H
 #define TL_KERNELS_PHILOX_H
 
@@ -16,7 +19,9 @@ typedef struct tl_philox {
 TL_FN void tl_philox_words(uint32_t k0, uint32_t k1, uint32_t low, uint32_t high, uint32_t *w0, uint32_t *w1,
                            uint32_t *w2, uint32_t *w3) {
   uint32_t c0 = low, c1 = high, c2 = 0, c3 = 0;
+#ifndef __CUDACC__ /* which unrolls by itself */
 #pragma GCC unroll 10
+#endif
   for (int round = 0; round < 10; round++) {
     uint64_t a = (uint64_t)0xD2511F53u * c0, b = (uint64_t)0xCD9E8D57u * c2;
     uint32_t n0 = (uint32_t)(b >> 32) ^ c1 ^ k0, n2 = (uint32_t)(a >> 32) ^ c3 ^ k1;
