@@ -52,11 +52,13 @@ static __device__ inline double number(const filler &f, const tl_philox &b, cons
   }
 }
 
-template <typename C> static __global__ void __launch_bounds__(GPU_BLOCK) random_kernel(filler f, double top) {
-  const uint32_t skip = (uint32_t)(f.offset % 4), blocks = (skip + f.n + 3) / 4;
+template <typename C> static __global__ void __launch_bounds__(GPU_BLOCK)
+random_kernel(filler f, double top, const tl_cuda_random_base *base) {
+  const uint64_t seed = f.seed ^ base->seed, offset = f.offset + base->offset;
+  const uint32_t skip = (uint32_t)(offset % 4), blocks = (skip + f.n + 3) / 4;
 #pragma unroll 1
   for (uint32_t i = blockIdx.x * GPU_BLOCK + threadIdx.x; i < blocks; i += gridDim.x * GPU_BLOCK) {
-    const tl_philox b = tl_philox_block(f.seed, f.offset / 4 + i);
+    const tl_philox b = tl_philox_block(seed, offset / 4 + i);
     float z[4] = {};
     if (f.kind == TL_RANDOM_NORMAL) {
       tl_normal_pair(b.word[0], b.word[1], &z[0], &z[1]);
@@ -113,9 +115,10 @@ TL_CUDA_ENTRY(random)(int kind, const tl_iter *it, uint64_t seed, uint64_t offse
     f.p = p;
     f.q = q;
     if (f.flat && f.walk.stride[0][0] != (int64_t)tl_dtype_size(dtype)) f.flat = false;
+    const tl_cuda_random_base *base = tl_cuda_here()->random;
     unsigned grid = gpu_blocks(f.n / 4 + 1);
-    if (narrow) return gpu_launch("random", random_kernel<float>, grid, GPU_BLOCK, 0, f, 0.0);
-    return gpu_launch("random", random_kernel<double>, grid, GPU_BLOCK, 0, f, nextafter(q, -INFINITY));
+    if (narrow) return gpu_launch("random", random_kernel<float>, grid, GPU_BLOCK, 0, f, 0.0, base);
+    return gpu_launch("random", random_kernel<double>, grid, GPU_BLOCK, 0, f, nextafter(q, -INFINITY), base);
   });
 }
 
@@ -125,7 +128,10 @@ TL_CUDA_ENTRY(random)(int kind, const tl_iter *it, uint64_t seed, uint64_t offse
 // integer is below p * 2^24 rounded up.
 template <typename T>
 static __global__ void __launch_bounds__(GPU_BLOCK)
-dropout_kernel(const T *x, T *y, int64_t n, uint64_t seed, uint64_t offset, uint32_t limit, gpu_compute_t<T> scale) {
+dropout_kernel(const T *x, T *y, int64_t n, uint64_t seed, uint64_t offset, const tl_cuda_random_base *base,
+               uint32_t limit, gpu_compute_t<T> scale) {
+  seed ^= base->seed;
+  offset += base->offset;
   typedef gpu_compute_t<T> C;
   struct alignas(4 * sizeof(T)) four {
     T at[4];
@@ -155,7 +161,7 @@ TL_CUDA_ENTRY(dropout)(int dtype, const void *x, void *y, int64_t n, uint64_t se
   const double scale = p < 1 ? 1 / (1 - p) : 0;
   GPU_DISPATCH_FLOATING(dtype, T, {
     return gpu_launch("dropout", dropout_kernel<T>, gpu_blocks(n / 4 + 1), GPU_BLOCK, 0, (const T *)x, (T *)y, n, seed,
-                      offset, limit, scale);
+                      offset, tl_cuda_here()->random, limit, scale);
   })
   return TL_OK;
 }
