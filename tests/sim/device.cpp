@@ -49,7 +49,7 @@ struct meeting {
 struct warp {
   unsigned exited; /* or never there */
   unsigned open;   /* meetings that somebody waits in */
-  meeting meetings[WARP]; /* by the lowest lane of the mask */
+  meeting meetings[WARP];
 };
 
 /* The grid that runs, and its block. */
@@ -118,7 +118,8 @@ static void fiber_body(sim_fiber *self);
 static sim_fiber *take_fiber() {
   if (free_fibers == nullptr) {
     if (stacks == nullptr)
-      stacks = static_cast<char *>(mmap(nullptr, STACK * MAX_THREADS, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+      stacks = static_cast<char *>(
+          mmap(nullptr, STACK * MAX_THREADS, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
     char *stack = stacks == MAP_FAILED || stack_count == MAX_THREADS ? nullptr : stacks + STACK * stack_count;
     if (stack == nullptr || mprotect(stack + STACK_GUARD, STACK - STACK_GUARD, PROT_READ | PROT_WRITE) != 0) {
       fprintf(stderr, "tlua-sim: no memory for the stacks of a block's threads\n");
@@ -151,7 +152,8 @@ static void push_ready(int t) {
 
 static int pop_ready() {
   if (order == RANDOM) {
-    unsigned i = (ready_first + random_below(ready_count)) % MAX_THREADS, last = (ready_first + --ready_count) % MAX_THREADS;
+    unsigned i = (ready_first + random_below(ready_count)) % MAX_THREADS,
+             last = (ready_first + --ready_count) % MAX_THREADS;
     int t = ready[i];
     ready[i] = ready[last];
     return t;
@@ -163,9 +165,7 @@ static int pop_ready() {
 }
 
 /* Threads that may go on come before those that have not started, except that a random order throws dice. */
-static bool resume_first() {
-  return ready_count > 0 && (started == count || order != RANDOM || random_below(4) != 0);
-}
+static bool resume_first() { return ready_count > 0 && (started == count || order != RANDOM || random_below(4) != 0); }
 
 static void set_current(int t) {
   current = t;
@@ -194,8 +194,8 @@ static void thread_exits(int t) {
   exited++;
   warps[t / WARP].exited |= 1u << t % WARP;
   if (barrier.arrived > 0)
-    sim_fault("barrier", "a thread leaves the kernel while %d of its block wait in __syncthreads at %s:%d", barrier.arrived,
-              file_name(barrier.at.file), barrier.at.line);
+    sim_fault("barrier", "a thread has left the kernel while %d of its block wait in __syncthreads at %s:%d",
+              barrier.arrived, file_name(barrier.at.file), barrier.at.line);
   release_meetings(t);
 }
 
@@ -242,7 +242,7 @@ int sim_barrier_wait(int kind, int predicate, const char *file, int line) {
               file_name(file), line, barrier.arrived, file_name(barrier.at.file), barrier.at.line);
   }
   if (exited > 0)
-    sim_fault("barrier", "a thread waits in __syncthreads at %s:%d, but %d of its block have left the kernel",
+    sim_fault("barrier", "a thread waits in __syncthreads at %s:%d, but %d of its block left the kernel",
               file_name(file), line, exited);
   threads[t].operation = kind;
   threads[t].at = site{file, line};
@@ -284,7 +284,9 @@ static unsigned long long result_of(int t, unsigned arrived) {
     threadIdx = w->index;
     sim_fault("shuffle", "lane %d reads lane %d at %s:%d, which takes no part (mask 0x%08x%s)", t % WARP, w->source,
               file_name(w->at.file), w->at.line, w->mask,
-              w->source >= 0 && w->source < WARP && (w->mask >> w->source & 1) ? ", but that thread has left or is not there" : "");
+              w->source >= 0 && w->source < WARP && (w->mask >> w->source & 1)
+                  ? ", but that thread has left or is not there"
+                  : "");
     current = here;
     threadIdx = threads[here].index;
     return ~0ull;
@@ -300,7 +302,7 @@ static unsigned long long result_of(int t, unsigned arrived) {
 
 static void complete(int first, meeting *m) {
   unsigned arrived = m->arrived;
-  warps[first / WARP].open &= ~(1u << __builtin_ctz(m->mask));
+  warps[first / WARP].open &= ~(1u << (m - warps[first / WARP].meetings));
   if (m->operation == SIM_SYNCWARP) {
     sim_shadow_warp(first, arrived);
   } else {
@@ -331,17 +333,21 @@ unsigned long long sim_warp_wait(int operation, unsigned mask, unsigned long lon
               file_name(file), line, mask);
     return value;
   }
-  meeting *m = &w->meetings[__builtin_ctz(mask)];
-  if (!(w->open >> __builtin_ctz(mask) & 1)) {
-    w->open |= 1u << __builtin_ctz(mask);
-    m->mask = mask;
-    m->arrived = 0;
-    m->operation = operation;
-  } else if (m->mask != mask || m->operation != operation) {
-    cuda_thread *other = &threads[first + __builtin_ctz(m->arrived)];
-    sim_fault("shuffle", "lane %d calls a warp function at %s:%d with mask 0x%08x while lane %d waits at %s:%d with mask 0x%08x",
-              lane, file_name(file), line, mask, __builtin_ctz(m->arrived), file_name(other->at.file), other->at.line,
-              other->mask);
+  meeting *m = nullptr;
+  for (unsigned left = w->open; left != 0 && m == nullptr; left &= left - 1) {
+    m = &w->meetings[__builtin_ctz(left)];
+    if (m->mask != mask) m = nullptr;
+  }
+  if (m == nullptr) {
+    int place = __builtin_ctz(~w->open);
+    w->open |= 1u << place;
+    m = &w->meetings[place];
+    *m = meeting{mask, 0, operation};
+  } else if (m->operation != operation) {
+    int other = __builtin_ctz(m->arrived);
+    sim_fault("shuffle", "lane %d calls a warp function at %s:%d while lane %d waits in another kind of it at %s:%d",
+              lane, file_name(file), line, other, file_name(threads[first + other].at.file),
+              threads[first + other].at.line);
     return value;
   }
   cuda_thread *self = &threads[t];
@@ -374,9 +380,11 @@ int sim_explain_address(const void *p, char *text, size_t bytes) {
   char where[160];
   if (kernel == nullptr) return 0;
   if (a >= shared_end && a < shared_end + STACK_GUARD)
-    snprintf(text, bytes, "an access beyond the %zu bytes of dynamic shared memory%s", kernel->shared, sim_where(where, sizeof where));
+    snprintf(text, bytes, "an access beyond the %zu bytes of dynamic shared memory%s", kernel->shared,
+             sim_where(where, sizeof where));
   else if (stacks != nullptr && a >= stacks && a < stacks + STACK * MAX_THREADS)
-    snprintf(text, bytes, "a thread's local variables need more than %zu KB%s", STACK >> 10, sim_where(where, sizeof where));
+    snprintf(text, bytes, "a thread's local variables need more than %zu KB%s", STACK >> 10,
+             sim_where(where, sizeof where));
   else return 0;
   return 1;
 }
@@ -385,28 +393,23 @@ int sim_explain_address(const void *p, char *text, size_t bytes) {
 
 /* Nothing can go on and not all threads have left. */
 static void report_deadlock() {
-  for (int t = 0; t < count; t++) {
-    cuda_thread *w = &threads[t];
-    if (w->state == EXITED) continue;
-    current = t;
-    threadIdx = w->index;
-    if (w->state == AT_BARRIER) {
-      int others = 0;
-      const cuda_thread *other = nullptr;
-      for (int i = 0; i < count; i++)
-        if (threads[i].state == AT_WARP) others++, other = &threads[i];
-      sim_fault("barrier", "%d threads wait in __syncthreads at %s:%d for %d that wait in a warp function at %s:%d",
-                barrier.arrived, file_name(w->at.file), w->at.line, others, other == nullptr ? "?" : file_name(other->at.file),
-                other == nullptr ? 0 : other->at.line);
-    } else {
-      unsigned missing = w->mask & ~warps[t / WARP].exited;
-      for (int i = 0; i < WARP; i++)
-        if (threads[t - t % WARP + i].state == AT_WARP && threads[t - t % WARP + i].mask == w->mask) missing &= ~(1u << i);
-      sim_fault("shuffle", "lane %d waits for ever in a warp function at %s:%d with mask 0x%08x: lanes 0x%08x never come",
-                t % WARP, file_name(w->at.file), w->at.line, w->mask, missing);
-    }
-    break;
+  int at_barrier = -1, at_warp = -1;
+  for (int t = count - 1; t >= 0; t--) {
+    if (threads[t].state == AT_BARRIER) at_barrier = t;
+    if (threads[t].state == AT_WARP) at_warp = t;
   }
+  current = at_barrier >= 0 ? at_barrier : at_warp;
+  threadIdx = threads[current].index;
+  cuda_thread *w = &threads[at_warp < 0 ? at_barrier : at_warp], *b = &threads[current];
+  if (at_warp < 0)
+    sim_fault("barrier", "%d threads wait for ever in __syncthreads at %s:%d", barrier.arrived, file_name(b->at.file),
+              b->at.line);
+  else if (at_barrier >= 0)
+    sim_fault("barrier", "%d threads wait for ever in __syncthreads at %s:%d, others in a warp function at %s:%d",
+              barrier.arrived, file_name(b->at.file), b->at.line, file_name(w->at.file), w->at.line);
+  else
+    sim_fault("shuffle", "lane %d waits for ever in a warp function at %s:%d with mask 0x%08x", at_warp % WARP,
+              file_name(w->at.file), w->at.line, w->mask);
   for (int t = 0; t < count; t++) {
     if (threads[t].state == EXITED) continue;
     sim_fiber_reset(threads[t].fiber, fiber_body);
@@ -515,7 +518,8 @@ cudaError_t cudaFuncSetAttribute(const void *function, cudaFuncAttribute attribu
   cudaGetDevice(&device);
   cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
   if (value < 0 || value > most)
-    return sim_error(cudaErrorInvalidValue, "cudaFuncSetAttribute: %d bytes of dynamic shared memory, a block has %d", value, most);
+    return sim_error(cudaErrorInvalidValue, "cudaFuncSetAttribute: %d bytes of dynamic shared memory, a block has %d",
+                     value, most);
   pthread_mutex_lock(&one_grid);
   int i = 0;
   while (i < opted_count && opted[i].function != function) i++;
@@ -532,15 +536,19 @@ cudaError_t sim_enqueue_kernel(const sim_kernel *k, size_t bytes, cudaStream_t s
   if (sim_call_fails("cudaLaunchKernel")) return sim_error(cudaErrorLaunchOutOfResources, "%s: made to fail", k->name);
   dim3 g = k->grid, b = k->block;
   if (g.x == 0 || g.y == 0 || g.z == 0 || b.x == 0 || b.y == 0 || b.z == 0)
-    return sim_error(cudaErrorInvalidConfiguration, "%s: a grid of (%u,%u,%u) blocks of (%u,%u,%u) threads has no thread",
-                     k->name, g.x, g.y, g.z, b.x, b.y, b.z);
+    return sim_error(cudaErrorInvalidConfiguration,
+                     "%s: a grid of (%u,%u,%u) blocks of (%u,%u,%u) threads has no thread", k->name, g.x, g.y, g.z, b.x,
+                     b.y, b.z);
   if (g.x > 2147483647u || g.y > 65535 || g.z > 65535)
-    return sim_error(cudaErrorInvalidConfiguration, "%s: a grid of (%u,%u,%u) blocks; y and z may be 65535", k->name, g.x, g.y, g.z);
+    return sim_error(cudaErrorInvalidConfiguration, "%s: a grid of (%u,%u,%u) blocks; y and z may be 65535", k->name,
+                     g.x, g.y, g.z);
   if (b.x > 1024 || b.y > 1024 || b.z > 64 || (uint64_t)b.x * b.y * b.z > MAX_THREADS)
-    return sim_error(cudaErrorInvalidConfiguration, "%s: a block of (%u,%u,%u) threads; 1024 are the most", k->name, b.x, b.y, b.z);
+    return sim_error(cudaErrorInvalidConfiguration, "%s: a block of (%u,%u,%u) threads; 1024 are the most", k->name,
+                     b.x, b.y, b.z);
   if (k->shared > (size_t)shared_limit(k->function))
-    return sim_error(cudaErrorInvalidValue, "%s: %zu bytes of dynamic shared memory, %d are allowed (cudaFuncSetAttribute)",
-                     k->name, k->shared, shared_limit(k->function));
+    return sim_error(cudaErrorInvalidValue,
+                     "%s: %zu bytes of dynamic shared memory, %d are allowed (cudaFuncSetAttribute)", k->name,
+                     k->shared, shared_limit(k->function));
   if (bytes > sizeof(packed::arguments))
     return sim_error(cudaErrorInvalidValue, "%s: %zu bytes of arguments", k->name, bytes);
   packed p;

@@ -74,8 +74,8 @@ int sim_lane();
 unsigned __activemask();
 
 template <typename T> static inline T sim_shuffle(unsigned mask, T v, int source, const char *file, int line) {
-  static_assert((std::is_arithmetic_v<T> && sizeof(T) >= 4) || std::is_same_v<T, __half> || std::is_same_v<T, __half2> ||
-                    std::is_same_v<T, __nv_bfloat16> || std::is_same_v<T, __nv_bfloat162>,
+  static_assert((std::is_arithmetic_v<T> && sizeof(T) >= 4) || std::is_same_v<T, __half> ||
+                    std::is_same_v<T, __half2> || std::is_same_v<T, __nv_bfloat16> || std::is_same_v<T, __nv_bfloat162>,
                 "there is no shuffle for this type: cast it");
   unsigned long long bits = 0;
   memcpy(&bits, static_cast<const void *>(&v), sizeof v);
@@ -101,7 +101,9 @@ template <typename T> static inline T __shfl_xor_sync(unsigned mask, T v, int bi
   return sim_shuffle(mask, v, source >= ((lane & ~(width - 1)) + width) ? lane : source, file, line);
 }
 
-static inline void __syncwarp(unsigned mask = 0xffffffffu, SIM_SITE) { sim_warp_wait(SIM_SYNCWARP, mask, 0, 0, file, line); }
+static inline void __syncwarp(unsigned mask = 0xffffffffu, SIM_SITE) {
+  sim_warp_wait(SIM_SYNCWARP, mask, 0, 0, file, line);
+}
 static inline unsigned __ballot_sync(unsigned mask, int p, SIM_SITE) {
   return (unsigned)sim_warp_wait(SIM_BALLOT, mask, p != 0, 0, file, line);
 }
@@ -122,31 +124,29 @@ static inline void sim_check_atomic(const void *, size_t) {}
 #endif
 
 /* No other thread runs in between: a plain read and write, that the checkers know as atomic. */
-template <typename T, typename F>
-__attribute__((no_sanitize("thread"))) static inline T sim_atomic(T *p, F change) {
+template <typename T, typename F> __attribute__((no_sanitize("thread"))) static inline T sim_atomic(T *p, F change) {
   sim_check_atomic(p, sizeof(T));
   T old = *p;
   *p = change(old);
   return old;
 }
 
-#define SIM_ATOMIC(name, expression)                                                                     \
-  template <typename T> static inline T name(T *p, std::common_type_t<T> v) {                            \
-    return sim_atomic(p, [v](T old) -> T { return (T)(expression); });                                   \
+#define SIM_ATOMIC(name, expression)                                          \
+  template <typename T> static inline T name(T *p, std::common_type_t<T> v) { \
+    return sim_atomic(p, [v](T old) -> T { return (T)(expression); });        \
   }
 SIM_ATOMIC(atomicAdd, old + v)
 SIM_ATOMIC(atomicSub, old - v)
 SIM_ATOMIC(atomicExch, ((void)old, v))
 SIM_ATOMIC(atomicMin, v < old ? v : old)
 SIM_ATOMIC(atomicMax, v > old ? v : old)
-SIM_ATOMIC(atomicAnd, old & v)
+SIM_ATOMIC(atomicAnd, old &v)
 SIM_ATOMIC(atomicOr, old | v)
 SIM_ATOMIC(atomicXor, old ^ v)
 SIM_ATOMIC(atomicInc, old >= v ? 0 : old + 1)
 SIM_ATOMIC(atomicDec, old == 0 || old > v ? v : old - 1)
 #undef SIM_ATOMIC
-template <typename T>
-static inline T atomicCAS(T *p, std::common_type_t<T> expected, std::common_type_t<T> v) {
+template <typename T> static inline T atomicCAS(T *p, std::common_type_t<T> expected, std::common_type_t<T> v) {
   return sim_atomic(p, [=](T old) -> T { return old == expected ? v : old; });
 }
 
