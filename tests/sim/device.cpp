@@ -389,6 +389,20 @@ int sim_explain_address(const void *p, char *text, size_t bytes) {
   return 1;
 }
 
+/* Kernels that were allowed more dynamic shared memory than the 48 KB every launch may have. */
+enum { MAX_OPTED = 256 };
+static struct {
+  const void *function;
+  int bytes;
+} opted[MAX_OPTED];
+static int opted_count;
+
+static int shared_limit(const void *function) {
+  for (int i = 0; i < opted_count; i++)
+    if (opted[i].function == function) return opted[i].bytes;
+  return 48 << 10;
+}
+
 /* ---- grids ---- */
 
 /* Nothing can go on and not all threads have left. */
@@ -464,6 +478,7 @@ void sim_run_grid(const sim_kernel *k, int device) {
     if (++x == (int)k->block.x) x = 0, y++;
     if (y == (int)k->block.y) y = 0, z++;
   }
+  sim_shared_grid(k->function);
   sim_shadow_grid(k, device);
   uint64_t blocks = (uint64_t)k->grid.x * k->grid.y * k->grid.z, step = 1, at = 0;
   if (order == REVERSE) {
@@ -478,8 +493,9 @@ void sim_run_grid(const sim_kernel *k, int device) {
     blockIdx.y = (unsigned)(at / k->grid.x % k->grid.y);
     blockIdx.z = (unsigned)(at / k->grid.x / k->grid.y);
     run_block();
+    if (i == 0) sim_shared_first(k->function);
   }
-  sim_shared_end(k->function, k->shared);
+  if (!broken) sim_shared_end(k, (size_t)shared_limit(k->function));
   kernel = nullptr;
   pthread_mutex_unlock(&one_grid);
 }
@@ -495,20 +511,6 @@ static void run_packed(void *data, int device) {
   packed *p = static_cast<packed *>(data);
   p->kernel.arguments = p->arguments;
   sim_run_grid(&p->kernel, device);
-}
-
-/* Kernels that were allowed more dynamic shared memory than the 48 KB every launch may have. */
-enum { MAX_OPTED = 256 };
-static struct {
-  const void *function;
-  int bytes;
-} opted[MAX_OPTED];
-static int opted_count;
-
-static int shared_limit(const void *function) {
-  for (int i = 0; i < opted_count; i++)
-    if (opted[i].function == function) return opted[i].bytes;
-  return 48 << 10;
 }
 
 cudaError_t cudaFuncSetAttribute(const void *function, cudaFuncAttribute attribute, int value) {

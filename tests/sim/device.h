@@ -5,10 +5,14 @@
 
 #include "sim.h"
 
-/* A block starts: its shared memory holds garbage. */
+/* A grid starts; one of its blocks starts, whose shared memory holds garbage; its first block is done. */
+void sim_shared_grid(const void *function);
 void sim_shared_begin(const void *function, char *dynamic, size_t bytes);
-/* A grid is done: was there more shared memory in use than a block has? */
-void sim_shared_end(const void *function, size_t dynamic);
+void sim_shared_first(const void *function);
+/* A grid is done: did it use more shared memory than a block has? */
+void sim_shared_end(const sim_kernel *kernel, size_t most);
+/* The __shared__ variable around an address; 0 if there is none. */
+int sim_shared_of(const void *p, const void **base, size_t *bytes);
 
 #ifdef SIM_CHECK
 void sim_shadow_grid(const sim_kernel *kernel, int device);

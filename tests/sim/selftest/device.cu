@@ -150,3 +150,32 @@ SIM_CLEAN(scan_is_right) {
   SIM_EXPECT(host[N] == N);
   SIM_OK(cudaFree(p));
 }
+
+// ---- shared memory ----
+
+static __global__ void keeps(int *p) {
+  __shared__ int sum;
+  if (blockIdx.x == 0 || sum != 5) sum = 5;
+  else *p = 1; // found what another block left
+}
+SIM_CLEAN(shared_memory_of_another_block) {
+  int *p, host = -1;
+  SIM_OK(cudaMalloc(reinterpret_cast<void **>(&p), 4));
+  SIM_OK(cudaMemset(p, 0, 4));
+  for (int i = 0; i < 2; i++) SIM_OK(sim_launch("keeps", keeps, 4, 1, 0, nullptr, p));
+  SIM_OK(cudaMemcpy(&host, p, 4, cudaMemcpyDeviceToHost));
+  SIM_EXPECT(host == 0);
+  SIM_OK(cudaFree(p));
+}
+
+static __global__ void large(int *p) {
+  __shared__ int a[6 << 10];
+  int *b = static_cast<int *>(sim_dynamic_shared());
+  b[threadIdx.x] = a[threadIdx.x] = (int)threadIdx.x;
+  __syncthreads();
+  if (threadIdx.x == 0) *p = a[blockDim.x - 1] + b[blockDim.x - 1];
+}
+SIM_FAULT(shared_memory_static_and_dynamic, "shared", "24576 bytes of static and 28672 bytes of dynamic") {
+  run_on(1, large, 1, 32, 28 << 10);
+}
+SIM_CLEAN(shared_memory_fits) { run_on(1, large, 1, 32, 24 << 10); }
