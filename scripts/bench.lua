@@ -1,24 +1,18 @@
--- tlua bench: times the engine. A table on a terminal, one JSON object a line with --json.
+-- tlua bench: times the engine. A table on a terminal, one JSON object a line with --json. The cases and how they are
+-- counted: bindings/lua/tlua/bench.lua.
 --
--- Counting: after a warm-up of a fifth of the time, samples of at least 5 ms each are taken until the time is over (at
--- least five of them); a case's result is the median sample divided by the calls in it. scripts/bench_torch.py counts
--- in the same way. --vs-torch runs both in turns, case by case, each in a fresh process, at 1 and at 2 threads; in
--- each round the better thread count stands for each side, and the ratio is the median over the rounds.
-local ffi = require "ffi"
+-- --vs-torch runs them and scripts/bench_torch.py in turns, case by case, each in a fresh process, on the CPU at 1 and
+-- at 2 threads; in each round the better thread count stands for each side, and the ratio is the median over the
+-- rounds.
+local bench_cases = require "tlua.bench"
 
-ffi.cdef [[
-typedef struct { long seconds, nanoseconds; } bench_timespec;
-int clock_gettime(int clock, bench_timespec *t);
-int posix_spawn(int *pid, const char *path, const void *actions, const void *attributes, const char *const argv[],
-                char *const envp[]);
-int waitpid(int pid, int *status, int options);
-long readlink(const char *path, char *buffer, size_t bytes);
-extern char **environ;
-]]
+local cases, order = bench_cases.cases, bench_cases.order
+local median, program = bench_cases.median, bench_cases.program
 
 local usage = [[
 usage: tlua bench [options]
   --case NAME     only this case (may be repeated)
+  --device NAME   cpu, cuda, cuda:1 ... (default cpu)
   --threads N     threads of the engine (default: all)
   --seconds S     time for each case (default 1)
   --json          one JSON object a line
@@ -26,219 +20,6 @@ usage: tlua bench [options]
   --vs-torch      run scripts/bench_torch.py in turns and print the ratios
   --python CMD    the Python that has PyTorch (default: TLUA_PYTHON, or python3)
   --rounds N      rounds of --vs-torch (default 5)]]
-
-local timespec = ffi.new "bench_timespec"
-
-local function now()
-  ffi.C.clock_gettime(1, timespec) -- CLOCK_MONOTONIC
-  return tonumber(timespec.seconds) + tonumber(timespec.nanoseconds) * 1e-9
-end
-
-local function median(list)
-  table.sort(list)
-  local middle = math.floor(#list / 2)
-  return #list % 2 == 1 and list[middle + 1] or (list[middle] + list[middle + 1]) / 2
-end
-
--- The seconds of one call of run(n)/n by the rule above.
-local function measure(run, seconds)
-  local begin, calls = now(), 0
-  repeat
-    run(1)
-    calls = calls + 1
-  until now() - begin >= seconds / 5 and calls >= 3
-  local n = math.max(1, math.ceil(0.005 * calls / (now() - begin)))
-  local samples = {}
-  begin = now()
-  repeat
-    local before = now()
-    run(n)
-    samples[#samples + 1] = (now() - before) / n
-  until now() - begin >= seconds and #samples >= 5
-  return median(samples)
-end
-
-local function program()
-  local buffer = ffi.new("char[4096]")
-  local n = tonumber(ffi.C.readlink("/proc/self/exe", buffer, 4096))
-  return n > 0 and ffi.string(buffer, n) or "tlua"
-end
-
--- Runs a program to its end; returns the seconds it took, or nil if it failed.
-local function spawn(path, ...)
-  local words = { path, ... }
-  local argv = ffi.new("const char *[?]", #words + 1)
-  for i, word in ipairs(words) do argv[i - 1] = word end
-  local pid, status = ffi.new("int[1]"), ffi.new("int[1]")
-  local begin = now()
-  if ffi.C.posix_spawn(pid, path, nil, nil, argv, ffi.C.environ) ~= 0 then return nil end
-  ffi.C.waitpid(pid[0], status, 0)
-  return status[0] == 0 and now() - begin or nil
-end
-
--- ---- the cases: each gets { seconds } and returns { seconds = of one step, ... } ---------------------------------
-
-local cases, order = {}, {}
-
--- budget: seconds or bytes that must not be passed, ratio: how many times PyTorch's speed, share: of oneDNN's rate,
--- overhead: what may come on top of the same step without it, as a share
-local function case(name, what, budget, run)
-  cases[name] = { name = name, what = what, budget = budget, run = run }
-  order[#order + 1] = name
-end
-
--- A whole training step of a model on fixed data.
-local function training(model, optimizer, loss, x, y)
-  return function(n)
-    for _ = 1, n do
-      optimizer:zero_grad()
-      loss(model(x), y):backward()
-      optimizer:step()
-    end
-  end
-end
-
-case("start", "process start to first op done (to its exit)", { seconds = 0.020, ratio = 50 }, function(o)
-  local self = program()
-  local seconds = measure(function(n)
-    for _ = 1, n do assert(spawn(self, "-e", "local x = tl.ones(2) + 1"), "the child failed") end
-  end, o.seconds)
-  return { seconds = seconds }
-end)
-
-case("add4", "add of two 4-element tensors, no grad", { seconds = 0.6e-6, ratio = 2 }, function(o)
-  local tl = require "tlua"
-  local a, b = tl.ones(4), tl.ones(4)
-  local count = 1000
-  local function loop(n)
-    local c
-    for _ = 1, n * count do c = a + b end
-    return c
-  end
-  return { seconds = measure(loop, o.seconds) / count }
-end)
-
-case("linear_step", "Linear(10,1) + MSE + SGD step, batch 32", { ratio = 8 }, function(o)
-  local tl = require "tlua"
-  local model = tl.nn.Linear(10, 1)
-  local optimizer = tl.optim.SGD(model:parameters(), { lr = 0.01 })
-  local step = training(model, optimizer, tl.nn.MSELoss(), tl.randn(32, 10), tl.randn(32, 1))
-  return { seconds = measure(step, o.seconds) }
-end)
-
-case("mlp_small", "MLP 784-128-10, Adam step, batch 64", { ratio = 1.5 }, function(o)
-  local tl = require "tlua"
-  local nn = tl.nn
-  local model = nn.Sequential(nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 10))
-  local optimizer = tl.optim.Adam(model:parameters(), { lr = 1e-3 })
-  local y = tl.randint(0, 10, { 64 })
-  local step = training(model, optimizer, nn.CrossEntropyLoss(), tl.randn(64, 784), y)
-  return { seconds = measure(step, o.seconds) }
-end)
-
-case("cnn", "CNN of examples/fashion.lua, Adam step, batch 64", { ratio = 1 }, function(o)
-  local tl = require "tlua"
-  local model = require "example:fashion_net"()
-  local optimizer = tl.optim.Adam(model:parameters(), { lr = 1e-3 })
-  local y = tl.randint(0, 10, { 64 })
-  local step = training(model, optimizer, tl.nn.CrossEntropyLoss(), tl.randn(64, 1, 28, 28), y)
-  return { seconds = measure(step, o.seconds) }
-end)
-
--- The rate of oneDNN's own sgemm for (m, k) x (k, n), flop/s; nil when the engine does not use oneDNN 2.
-local function sgemm_rate(m, n, k, seconds)
-  ffi.cdef [[int dnnl_sgemm(char transa, char transb, int64_t m, int64_t n, int64_t k, float alpha, const float *a,
-                            int64_t lda, const float *b, int64_t ldb, float beta, float *c, int64_t ldc);]]
-  local found, sgemm = pcall(function() return ffi.C.dnnl_sgemm end)
-  if not found then return nil end
-  local tl, base = require "tlua", require "tlua.base"
-  local a, b, c = tl.randn(m, k), tl.randn(k, n), tl.zeros(m, n)
-  local function data(t) return ffi.cast("float *", base.C.tl_data(t)) end
-  local pa, pb, pc = data(a), data(b), data(c)
-  local none = ("N"):byte()
-  return 2 * m * n * k / measure(function(calls)
-    for _ = 1, calls do assert(sgemm(none, none, m, n, k, 1, pa, k, pb, n, 0, pc, n) == 0) end
-  end, seconds)
-end
-
-case("mlp_big", "MLP 2048-2048-2048-10, SGD step, batch 256", { ratio = 1, share = 0.8 }, function(o)
-  local tl = require "tlua"
-  local nn = tl.nn
-  local batch, width, classes = 256, 2048, 10
-  local model = nn.Sequential(
-    nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, classes)
-  )
-  local optimizer = tl.optim.SGD(model:parameters(), { lr = 0.01 })
-  local y = tl.randint(0, classes, { batch })
-  local step = training(model, optimizer, nn.CrossEntropyLoss(), tl.randn(batch, width), y)
-  -- The limit is taken before and after, and the higher one counts: another program's load must not flatter the share.
-  local before = sgemm_rate(batch, width, width, o.seconds / 4)
-  local seconds = measure(step, o.seconds)
-  local after = sgemm_rate(batch, width, width, o.seconds / 4)
-  -- forward and weight gradient of every layer; input gradient of all but the first
-  local flops = 2 * batch * (2 * (2 * width * width + width * classes) + width * width + width * classes)
-  local result = { seconds = seconds, gflops = flops / seconds / 1e9 }
-  local rate = before and math.max(before, after)
-  if rate then result.sgemm_gflops, result.share = rate / 1e9, flops / seconds / rate end
-  return result
-end)
-
-local function status_bytes(field)
-  local file = io.open("/proc/self/status")
-  if not file then return 0 end
-  local kb = file:read("*a"):match(field .. ":%s*(%d+) kB")
-  file:close()
-  return tonumber(kb or 0) * 1024
-end
-
-case("scaler", "CNN of examples/fashion.lua, Adam step with GradScaler, batch 64", { ratio = 1, overhead = 0.03 },
-  function(o)
-    local tl = require "tlua"
-    local model = require "example:fashion_net"()
-    local optimizer, criterion = tl.optim.Adam(model:parameters(), { lr = 1e-3 }), tl.nn.CrossEntropyLoss()
-    local x, y = tl.randn(64, 1, 28, 28), tl.randint(0, 10, { 64 })
-    local scaler = tl.amp.GradScaler()
-    local plain = training(model, optimizer, criterion, x, y)
-    local function scaled()
-      optimizer:zero_grad()
-      scaler:scale(criterion(model(x), y)):backward()
-      scaler:step(optimizer)
-      scaler:update()
-    end
-    -- In turns: a load that comes and goes must not look like overhead.
-    local without, with, begin = {}, {}, now()
-    repeat
-      local a = now()
-      plain(1)
-      local b = now()
-      scaled()
-      without[#without + 1], with[#with + 1] = b - a, now() - b
-    until now() - begin >= 1.2 * o.seconds and #with >= 8
-    local seconds = median(with)
-    return { seconds = seconds, overhead = seconds / median(without) - 1 }
-  end)
-
-case("memory", "peak of 10,000 chained temporaries of 1 MB", { bytes = 64 * 2 ^ 20 }, function()
-  local tl, base = require "tlua", require "tlua.base"
-  collectgarbage() -- what cases before this one left, and the engine's limit that has grown with them
-  collectgarbage()
-  base.C.tl_collected()
-  base.check(base.C.tl_empty_cache(0))
-  local x = tl.zeros(256 * 1024)
-  local file = io.open("/proc/self/clear_refs", "w")
-  if file then -- the kernel's high-water mark starts anew
-    file:write("5")
-    file:close()
-  end
-  base.check(base.C.tl_reset_peak_memory(0))
-  local before, begin = status_bytes("VmRSS"), now()
-  for _ = 1, 10000 do x = x + 1 end
-  local seconds = now() - begin
-  assert(x[1]:item() == 10000)
-  local stats = base.ffi.new("tl_memory_stats")
-  base.check(base.C.tl_memory(0, stats))
-  return { seconds = seconds / 10000, bytes = math.max(stats.peak, status_bytes("VmHWM") - before) }
-end)
 
 -- ---- output ------------------------------------------------------------------------------------------------------
 
@@ -266,7 +47,7 @@ local function parse_json(line)
   return record.case and record
 end
 
-local result_keys = { "case", "threads", "seconds", "gflops", "sgemm_gflops", "share", "overhead", "bytes" }
+local result_keys = { "case", "device", "threads", "seconds", "gflops", "sgemm_gflops", "share", "overhead", "bytes" }
 
 -- The notes of one result: rates and bytes.
 local function details(r)
@@ -322,8 +103,9 @@ local thread_counts = { 1, 2 }
 -- One round of a case: the better of the thread counts for either side, taken in turns.
 local function round(name, o, torch_command)
   local ours, theirs
-  for _, threads in ipairs(thread_counts) do
-    local options = (" --json --case %s --seconds %g --threads %d"):format(name, o.seconds, threads)
+  for _, threads in ipairs(o.device == "cpu" and thread_counts or { 1 }) do
+    local options = (" --json --case %s --seconds %g --threads %d --device %s"):format(name, o.seconds, threads,
+      o.device)
     local a = child(quote(program()) .. " bench" .. options)
     local b = child(torch_command .. options)
     if not ours or a.seconds < ours.seconds then ours = a end
@@ -347,14 +129,14 @@ local function compare_case(name, o, torch_command)
   end
   local a, b, ratio = middle(ours), middle(theirs), median(ratios)
   return {
-    case = name, tlua = a.seconds, torch = b.seconds, ratio = ratio, budget = budget.ratio, tlua_threads = a.threads,
-    torch_threads = b.threads, share = a.share, bytes = a.bytes, torch_bytes = b.bytes,
+    case = name, device = o.device, tlua = a.seconds, torch = b.seconds, ratio = ratio, budget = budget.ratio,
+    tlua_threads = a.threads, torch_threads = b.threads, share = a.share, bytes = a.bytes, torch_bytes = b.bytes,
     verdict = missed(budget, a, ratio), notes = details(a),
   }
 end
 
-local compared_keys = { "case", "tlua", "tlua_threads", "torch", "torch_threads", "ratio", "budget", "share", "bytes",
-  "torch_bytes", "verdict" }
+local compared_keys = { "case", "device", "tlua", "tlua_threads", "torch", "torch_threads", "ratio", "budget", "share",
+  "bytes", "torch_bytes", "verdict" }
 
 -- How --vs-torch prints: a head and a line for each record.
 local formats = {
@@ -385,7 +167,7 @@ local function complain(message)
 end
 
 local function parse(words)
-  local o = { names = {}, seconds = 1, rounds = 5, python = os.getenv("TLUA_PYTHON") or "python3" }
+  local o = { names = {}, device = "cpu", seconds = 1, rounds = 5, python = os.getenv("TLUA_PYTHON") or "python3" }
   local i = 1
   local function text()
     i = i + 1
@@ -402,6 +184,7 @@ local function parse(words)
     elseif word == "--markdown" then o.markdown = true
     elseif word == "--vs-torch" then o.vs_torch = true
     elseif word == "--case" then o.names[#o.names + 1] = text()
+    elseif word == "--device" then o.device = text()
     elseif word == "--threads" then o.threads = number()
     elseif word == "--seconds" then o.seconds = number()
     elseif word == "--rounds" then o.rounds = number()
@@ -417,7 +200,14 @@ local function parse(words)
   for _, name in ipairs(o.names) do
     if not cases[name] then complain(("there is no case '%s' (cases: %s)"):format(name, table.concat(order, ", "))) end
   end
-  if #o.names == 0 then o.names = order end
+  local kind = o.device:match "^%a+"
+  for _, name in ipairs(#o.names == 0 and order or {}) do
+    if cases[name].on == nil or cases[name].on == kind then o.names[#o.names + 1] = name end
+  end
+  for _, name in ipairs(o.names) do
+    local on = cases[name].on or kind
+    if on ~= kind then complain(("the case %s is about %s, not about %s"):format(name, on, o.device)) end
+  end
   return o
 end
 
@@ -425,13 +215,14 @@ local function bench(o)
   local base = require "tlua.base"
   if o.threads then base.check(base.C.tl_set_num_threads(o.threads)) end
   local threads = base.C.tl_get_num_threads()
+  bench_cases.set_device(o.device)
   if not o.json then
     print(("tlua %s, %s, kernels %s, %d threads"):format(base.ffi.string(base.C.tl_version()), jit.version,
       base.ffi.string(base.C.tl_cpu_kernel_set()), threads))
   end
   for _, name in ipairs(o.names) do
     local result = cases[name].run(o)
-    result.case, result.threads = name, threads
+    result.case, result.threads, result.device = name, threads, o.device
     if o.json then
       print(json(result, result_keys))
     else

@@ -1,4 +1,4 @@
-"""bench_torch.py: the cases of `tlua bench` in PyTorch, counted by the same rules (see scripts/bench.lua).
+"""bench_torch.py: the cases of `tlua bench` in PyTorch, counted by the same rules (see bindings/lua/tlua/bench.lua).
 
 One JSON object a line. `tlua bench --vs-torch` calls it; it is no part of the build or of the tests.
 """
@@ -10,11 +10,16 @@ import sys
 import time
 
 
+def finish():
+    """Waits for the device: main() replaces it on a GPU."""
+
+
 def measure(run, seconds):
     """The seconds of one call: warm-up of a fifth of the time, then the median of samples of at least 5 ms."""
     begin, calls = time.perf_counter(), 0
     while True:
         run(1)
+        finish()
         calls += 1
         if time.perf_counter() - begin >= seconds / 5 and calls >= 3:
             break
@@ -24,6 +29,7 @@ def measure(run, seconds):
     while True:
         before = time.perf_counter()
         run(n)
+        finish()
         samples.append((time.perf_counter() - before) / n)
         if time.perf_counter() - begin >= seconds and len(samples) >= 5:
             break
@@ -112,7 +118,7 @@ def scaler(o):
 
     model, x, y = fashion_net(), torch.randn(64, 1, 28, 28), torch.randint(0, 10, (64,))
     optimizer, criterion = torch.optim.Adam(model.parameters(), lr=1e-3), nn.CrossEntropyLoss()
-    scale = torch.amp.GradScaler(device="cpu")
+    scale = torch.amp.GradScaler(device=o.device)
 
     def steps(n):
         for _ in range(n):
@@ -124,19 +130,83 @@ def scaler(o):
     return {"seconds": measure(steps, o.seconds)}
 
 
-def mlp_big(o):
+def wide_mlp(batch, low=None):
+    """A multilayer perceptron 2048-2048-2048-10, SGD: a step, and how many flop it takes."""
     import torch
     from torch import nn
 
-    batch, width, classes = 256, 2048, 10
+    width, classes = 2048, 10
     model = nn.Sequential(
         nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, classes)
     )
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    y = torch.randint(0, classes, (batch,))
-    seconds = measure(training(model, optimizer, nn.CrossEntropyLoss(), torch.randn(batch, width), y), o.seconds)
+    optimizer, loss = torch.optim.SGD(model.parameters(), lr=0.01), nn.CrossEntropyLoss()
+    x, y = torch.randn(batch, width), torch.randint(0, classes, (batch,))
     flops = 2 * batch * (2 * (2 * width * width + width * classes) + width * width + width * classes)
+    if low is None:
+        return training(model, optimizer, loss, x, y), flops
+    scale = torch.amp.GradScaler(device=x.device.type)
+
+    def steps(n):
+        for _ in range(n):
+            optimizer.zero_grad()
+            with torch.autocast(x.device.type, low):
+                value = loss(model(x), y)
+            scale.scale(value).backward()
+            scale.step(optimizer)
+            scale.update()
+
+    return steps, flops
+
+
+def timed_mlp(o, batch, low=None):
+    step, flops = wide_mlp(batch, low)
+    seconds = measure(step, o.seconds)
     return {"seconds": seconds, "gflops": flops / seconds / 1e9}
+
+
+def mlp_big(o):
+    return timed_mlp(o, 256)
+
+
+def mlp_float32(o):
+    return timed_mlp(o, 4096)
+
+
+def mlp_tf32(o):
+    import torch
+
+    torch.backends.cuda.matmul.allow_tf32 = True
+    result = timed_mlp(o, 4096)
+    torch.backends.cuda.matmul.allow_tf32 = False
+    return result
+
+
+def mlp_float16(o):
+    import torch
+
+    return timed_mlp(o, 4096, torch.float16)
+
+
+def cnn_graph(o):
+    import torch
+    from torch import nn
+
+    model = fashion_net()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, capturable=True)
+    step = training(model, optimizer, nn.CrossEntropyLoss(), torch.randn(64, 1, 28, 28), torch.randint(0, 10, (64,)))
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        step(3)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step(1)
+
+    def replay(n):
+        for _ in range(n):
+            graph.replay()
+
+    return {"seconds": measure(replay, o.seconds)}
 
 
 def status_bytes(field):
@@ -151,33 +221,44 @@ def memory(o):
     import torch
 
     x = torch.zeros(256 * 1024)
-    with open("/proc/self/clear_refs", "w") as file:
-        file.write("5")
+    if o.device == "cpu":
+        with open("/proc/self/clear_refs", "w") as file:
+            file.write("5")
     before, begin = status_bytes("VmRSS"), time.perf_counter()
     for _ in range(10000):
         x = x + 1
+    finish()
     seconds = time.perf_counter() - begin
-    return {"seconds": seconds / 10000, "bytes": status_bytes("VmHWM") - before}
+    held = status_bytes("VmHWM") - before if o.device == "cpu" else torch.cuda.max_memory_reserved()
+    return {"seconds": seconds / 10000, "bytes": held}
 
 
-CASES = {f.__name__: f for f in (start, add4, linear_step, mlp_small, cnn, mlp_big, scaler, memory)}
+CPU_ONLY = (start, mlp_big)
+CUDA_ONLY = (mlp_float32, mlp_tf32, mlp_float16, cnn_graph)
+CASES = {f.__name__: f for f in (add4, linear_step, mlp_small, cnn, scaler, memory, *CPU_ONLY, *CUDA_ONLY)}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--case", action="append", choices=list(CASES))
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--seconds", type=float, default=1.0)
     parser.add_argument("--json", action="store_true", help="the only format there is")
     o = parser.parse_args()
-    names = o.case or list(CASES)
+    other = CUDA_ONLY if o.device == "cpu" else CPU_ONLY
+    names = o.case or [name for name, f in CASES.items() if f not in other]
     if names != ["start"]:
         import torch
 
         if o.threads:
             torch.set_num_threads(o.threads)
+        if o.device != "cpu":
+            torch.set_default_device(o.device)
+            global finish
+            finish = torch.cuda.synchronize
     for name in names:
-        print(json.dumps({"case": name, "threads": o.threads or 0, **CASES[name](o)}), flush=True)
+        print(json.dumps({"case": name, "device": o.device, "threads": o.threads or 0, **CASES[name](o)}), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
--- run.lua: tlua tests/lua/run.lua [--interpreted | --collecting] [--device NAME] [file or pattern ...]: the busted suite,
--- run by tlua. --interpreted switches the JIT compiler off; --collecting lets the garbage collector run without rest and
--- collects after every test. --device runs every test on that device, but those with the tag #cpu, which each give their
--- reason. In every mode the run fails if tensors are still alive when all tests are done.
+-- run.lua: tlua tests/lua/run.lua [--interpreted | --collecting] [--device NAME] [file or pattern ...]: the busted
+-- suite, run by tlua. --interpreted switches the JIT compiler off; --collecting lets the garbage collector run without
+-- rest and collects after every test. --device runs every test on that device, but those with the tag #cpu, which each
+-- give their reason. In every mode the run fails if tensors are still alive when all tests are done.
 local tl = require "tlua"
 local base = require "tlua.base"
 

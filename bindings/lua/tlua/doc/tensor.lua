@@ -10,7 +10,8 @@ stored in tensors (labels, token ids, argmax results) count from 0.]],
 tensor(number | boolean | nested table, {dtype=, device=, requires_grad=}): float32 from numbers, bool from booleans,
 unless dtype says otherwise. A ragged table or one that holds anything else is an error that names the place. A tensor
 is copied.]],
-  ["tl.zeros"] = "zeros(2, 3, opts), zeros({2, 3}, opts). opts: dtype (float32), device (the default one), requires_grad (false).",
+  ["tl.zeros"] = [[
+zeros(2, 3, opts), zeros({2, 3}, opts). opts: dtype (float32), device (the default one), requires_grad (false).]],
   ["tl.ones"] = "ones(2, 3, opts), ones({2, 3}, opts). opts: dtype, device, requires_grad.",
   ["tl.empty"] = "empty(2, 3, opts): values are whatever the memory holds. opts: dtype, device, requires_grad.",
   ["tl.full"] = "full({2, 3}, value, opts): every element is value; true and false make a bool tensor.",
