@@ -4,7 +4,7 @@
 // Losses of lines are added up in double: a thread's (warp's, block's) lines in order, then the block's, then the blocks'.
 #include "lines.h"
 
-enum { BLOCKS_MAX = 512 };
+static const int64_t BLOCKS_MAX = 512;
 
 struct partial {
   double loss, weight;

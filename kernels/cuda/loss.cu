@@ -5,7 +5,7 @@
 #include "formula.h"
 #include "warp.h"
 
-enum { BLOCKS_MAX = 512, RUN = 16 }; // elements that are added up before the sum goes on in double
+static const int64_t BLOCKS_MAX = 512, RUN = 16; // RUN: elements that are added up before the sum goes on in double
 
 #define TL_C(c) ((C)(c))
 
