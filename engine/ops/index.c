@@ -44,7 +44,8 @@ tl_status tl_checked_ids(const char *op, const tl_tensor *x, int d, tl_tensor *i
   tl_status st = tl_to(ids, TL_INT64, ids->device, &wide);
   if (st == TL_OK) st = tl_contiguous(wide, &flat);
   tl_tensor_free(wide);
-  if (st == TL_OK) st = tl_kernels_of(x)->find_bad_id(tl_data(flat), flat->numel, limit, &bad);
+  if (st == TL_OK && limit == 0) bad = flat->numel == 0 ? -1 : 0; /* known without looking */
+  else if (st == TL_OK) st = tl_kernels_of(x)->find_bad_id(tl_data(flat), flat->numel, limit, &bad);
   if (st == TL_OK && bad >= 0) {
     int64_t index[TL_MAX_DIMS] = {0}, rest = bad;
     double id = 0;
