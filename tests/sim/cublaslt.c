@@ -124,7 +124,8 @@ typedef struct attribute {
   size_t offset, bytes;
 } attribute;
 
-#define ATTRIBUTE(id, type, field) {id, offsetof(type, field), sizeof(((type *)0)->field)}
+#define ATTRIBUTE(id, type, field) \
+  { id, offsetof(type, field), sizeof(((type *)0)->field) }
 
 static const attribute layout_attributes[] = {
     ATTRIBUTE(CUBLASLT_MATRIX_LAYOUT_TYPE, layout, type),
@@ -170,15 +171,15 @@ static const attribute preference_attributes[] = {
 
 #define COUNT(table) (sizeof(table) / sizeof *(table))
 
-static cublasStatus_t set_attribute(const char *function, void *object, uint64_t mark, const attribute *table, size_t rows,
-                                    int id, const void *from, size_t bytes) {
+static cublasStatus_t set_attribute(const char *function, void *object, uint64_t mark, const attribute *table,
+                                    size_t rows, int id, const void *from, size_t bytes) {
   if (!sim_object_is(object, mark))
     return sim_refuse(function, CUBLAS_STATUS_INVALID_VALUE, "not a live descriptor of this kind");
   for (size_t i = 0; i < rows; i++) {
     if (table[i].id != id) continue;
     if (from == NULL || bytes != table[i].bytes)
-      return sim_refuse(function, CUBLAS_STATUS_INVALID_VALUE, "attribute %d has %zu bytes, not %zu", id, table[i].bytes,
-                        bytes);
+      return sim_refuse(function, CUBLAS_STATUS_INVALID_VALUE, "attribute %d has %zu bytes, not %zu", id,
+                        table[i].bytes, bytes);
     memcpy((char *)object + table[i].offset, from, bytes);
     return CUBLAS_STATUS_SUCCESS;
   }
@@ -192,8 +193,8 @@ static cublasStatus_t get_attribute(const char *function, const void *object, ui
   for (size_t i = 0; i < rows; i++) {
     if (table[i].id != id) continue;
     if (bytes == 0 ? written == NULL : to == NULL || bytes != table[i].bytes)
-      return sim_refuse(function, CUBLAS_STATUS_INVALID_VALUE, "attribute %d has %zu bytes, not %zu", id, table[i].bytes,
-                        bytes);
+      return sim_refuse(function, CUBLAS_STATUS_INVALID_VALUE, "attribute %d has %zu bytes, not %zu", id,
+                        table[i].bytes, bytes);
     if (bytes != 0) memcpy(to, (const char *)object + table[i].offset, bytes);
     if (written != NULL) *written = table[i].bytes;
     return CUBLAS_STATUS_SUCCESS;
@@ -216,8 +217,8 @@ cublasStatus_t cublasLtMatrixLayoutInit_internal(cublasLtMatrixLayout_t object, 
   return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *object, cudaDataType type, uint64_t rows, uint64_t cols,
-                                          int64_t ld) {
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *object, cudaDataType type, uint64_t rows,
+                                          uint64_t cols, int64_t ld) {
   if (object == NULL) return CUBLAS_STATUS_INVALID_VALUE;
   if (sim_call_fails("cublasLtMatrixLayoutCreate")) return CUBLAS_STATUS_ALLOC_FAILED;
   *object = sim_object_create(MARK_LAYOUT, sizeof **object);
@@ -231,7 +232,8 @@ cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t object) {
 
 cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t object, cublasLtMatrixLayoutAttribute_t id,
                                                 const void *from, size_t bytes) {
-  return set_attribute(__func__, object, MARK_LAYOUT, layout_attributes, COUNT(layout_attributes), (int)id, from, bytes);
+  return set_attribute(__func__, object, MARK_LAYOUT, layout_attributes, COUNT(layout_attributes), (int)id, from,
+                       bytes);
 }
 
 cublasStatus_t cublasLtMatrixLayoutGetAttribute(cublasLtMatrixLayout_t object, cublasLtMatrixLayoutAttribute_t id,
@@ -252,7 +254,8 @@ cublasStatus_t cublasLtMatmulDescInit_internal(cublasLtMatmulDesc_t object, size
   return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *object, cublasComputeType_t compute, cudaDataType_t scale) {
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *object, cublasComputeType_t compute,
+                                        cudaDataType_t scale) {
   if (object == NULL) return CUBLAS_STATUS_INVALID_VALUE;
   if (sim_call_fails("cublasLtMatmulDescCreate")) return CUBLAS_STATUS_ALLOC_FAILED;
   *object = sim_object_create(MARK_DESC, sizeof **object);
@@ -269,7 +272,8 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t object, cubla
 
 cublasStatus_t cublasLtMatmulDescGetAttribute(cublasLtMatmulDesc_t object, cublasLtMatmulDescAttributes_t id, void *to,
                                               size_t bytes, size_t *written) {
-  return get_attribute(__func__, object, MARK_DESC, desc_attributes, COUNT(desc_attributes), (int)id, to, bytes, written);
+  return get_attribute(__func__, object, MARK_DESC, desc_attributes, COUNT(desc_attributes), (int)id, to, bytes,
+                       written);
 }
 
 cublasStatus_t cublasLtMatmulPreferenceInit_internal(cublasLtMatmulPreference_t object, size_t size) {
@@ -303,8 +307,8 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t o
 cublasStatus_t cublasLtMatmulPreferenceGetAttribute(cublasLtMatmulPreference_t object,
                                                     cublasLtMatmulPreferenceAttributes_t id, void *to, size_t bytes,
                                                     size_t *written) {
-  return get_attribute(__func__, object, MARK_PREFERENCE, preference_attributes, COUNT(preference_attributes), (int)id, to,
-                       bytes, written);
+  return get_attribute(__func__, object, MARK_PREFERENCE, preference_attributes, COUNT(preference_attributes), (int)id,
+                       to, bytes, written);
 }
 
 /* ---- a problem: descriptor and layouts that fit each other ---- */
@@ -332,8 +336,7 @@ static sim_type type_of(uint32_t type) {
 }
 
 static cublasStatus_t read_matrix(const char *name, cublasLtMatrixLayout_t object, matrix *x) {
-  if (!sim_object_is(object, MARK_LAYOUT))
-    return REFUSE(CUBLAS_STATUS_INVALID_VALUE, "%s has no live layout", name);
+  if (!sim_object_is(object, MARK_LAYOUT)) return REFUSE(CUBLAS_STATUS_INVALID_VALUE, "%s has no live layout", name);
   const layout *l = (const layout *)object;
   if (l->order != CUBLASLT_ORDER_COL && l->order != CUBLASLT_ORDER_ROW)
     return REFUSE(CUBLAS_STATUS_NOT_SUPPORTED, "%s: order %d is not modelled", name, l->order);
@@ -345,7 +348,8 @@ static cublasStatus_t read_matrix(const char *name, cublasLtMatrixLayout_t objec
     return REFUSE(CUBLAS_STATUS_INVALID_VALUE, "%s: the leading dimension %lld is less than its %s", name,
                   (long long)l->ld, by_rows ? "columns" : "rows");
   if (l->batch < 1 || l->batch_stride < 0)
-    return REFUSE(CUBLAS_STATUS_INVALID_VALUE, "%s: batch of %d, %lld apart", name, l->batch, (long long)l->batch_stride);
+    return REFUSE(CUBLAS_STATUS_INVALID_VALUE, "%s: batch of %d, %lld apart", name, l->batch,
+                  (long long)l->batch_stride);
   x->rows = (int64_t)l->rows;
   x->cols = (int64_t)l->cols;
   x->row_stride = by_rows ? l->ld : 1;
@@ -394,9 +398,7 @@ static cublasStatus_t check_types(const problem *p) {
     return REFUSE(CUBLAS_STATUS_NOT_SUPPORTED, "A and B, and C and D, are of one type each");
   switch (d->compute) {
     case CUBLAS_COMPUTE_32F:
-    case CUBLAS_COMPUTE_32F_PEDANTIC:
-      fits = d->scale == CUDA_R_32F && a != SIM_F64 && (c == a || c == SIM_F32);
-      break;
+    case CUBLAS_COMPUTE_32F_PEDANTIC: fits = d->scale == CUDA_R_32F && a != SIM_F64 && (c == a || c == SIM_F32); break;
     case CUBLAS_COMPUTE_32F_FAST_TF32: fits = d->scale == CUDA_R_32F && a == SIM_F32 && c == SIM_F32; break;
     case CUBLAS_COMPUTE_64F:
     case CUBLAS_COMPUTE_64F_PEDANTIC: fits = d->scale == CUDA_R_64F && a == SIM_F64 && c == SIM_F64; break;
@@ -470,8 +472,7 @@ static cublasStatus_t read_problem(cublasLtMatmulDesc_t desc, cublasLtMatrixLayo
   if (p->a.l->batch != p->batch || p->b.l->batch != p->batch || p->c.l->batch != p->batch)
     return REFUSE(CUBLAS_STATUS_INVALID_VALUE, "batches of A %d, B %d, C %d, D %d", p->a.l->batch, p->b.l->batch,
                   p->c.l->batch, p->out.l->batch);
-  if (p->c.l->order != p->out.l->order)
-    return REFUSE(CUBLAS_STATUS_INVALID_VALUE, "C and D differ in order");
+  if (p->c.l->order != p->out.l->order) return REFUSE(CUBLAS_STATUS_INVALID_VALUE, "C and D differ in order");
   int64_t extent = (p->m - 1) * p->out.row_stride + (p->n - 1) * p->out.col_stride + 1;
   if (p->batch > 1 && p->out.batch_stride < extent)
     return REFUSE(CUBLAS_STATUS_INVALID_VALUE, "the matrices of D's batch lie on each other");
@@ -547,10 +548,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
         pref->align_c < alignment_of(w, &p.c) || pref->align_d < alignment_of(w, &p.out))
       continue;
     if (w == WAY_SPLIT_K && (pref->reductions & CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE) == 0) continue;
-    results[(*returned)++] = (cublasLtMatmulHeuristicResult_t){.algo = algo_of(w, &p),
-                                                               .workspaceSize = workspace_of(w, &p),
-                                                               .state = CUBLAS_STATUS_SUCCESS,
-                                                               .wavesCount = 1};
+    results[(*returned)++] = (cublasLtMatmulHeuristicResult_t){
+        .algo = algo_of(w, &p), .workspaceSize = workspace_of(w, &p), .state = CUBLAS_STATUS_SUCCESS, .wavesCount = 1};
   }
   if (*returned == 0)
     return REFUSE(CUBLAS_STATUS_NOT_SUPPORTED, "no algorithm fits the alignment and the workspace that were asked for");
@@ -682,8 +681,7 @@ static void run_matmul(void *data, int device) {
 }
 
 static size_t bytes_of(const matrix *x, int64_t batch) {
-  int64_t last =
-      (batch - 1) * x->batch_stride + (x->rows - 1) * x->row_stride + (x->cols - 1) * x->col_stride;
+  int64_t last = (batch - 1) * x->batch_stride + (x->rows - 1) * x->row_stride + (x->cols - 1) * x->col_stride;
   return (size_t)(last + 1) * sim_type_size(x->type);
 }
 
@@ -709,7 +707,8 @@ static cublasStatus_t check_pointers(const task *t, way w, size_t workspace_give
   if ((p->d.epilogue & HAS_AUX) != 0 && p->d.aux == NULL)
     return REFUSE(CUBLAS_STATUS_INVALID_VALUE, "epilogue %u without EPILOGUE_AUX_POINTER", p->d.epilogue);
   if (!aligned(t->a, alignment_of(w, &p->a)) || !aligned(t->b, alignment_of(w, &p->b)) ||
-      !aligned(t->c, alignment_of(w, &p->c)) || !aligned(t->out, alignment_of(w, &p->out)) || !epilogue_is_aligned(w, p))
+      !aligned(t->c, alignment_of(w, &p->c)) || !aligned(t->out, alignment_of(w, &p->out)) ||
+      !epilogue_is_aligned(w, p))
     return REFUSE(CUBLAS_STATUS_INVALID_VALUE, "algorithm %d needs pointers at multiples of %zu bytes", (int)w,
                   alignment_of(w, &p->out));
   if (t->c == t->out && (p->c.l->ld != p->out.l->ld || (p->batch > 1 && p->c.batch_stride != p->out.batch_stride)))

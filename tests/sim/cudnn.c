@@ -94,8 +94,8 @@ cudnnStatus_t sim_cudnn_begin(cudnnHandle_t handle, const char *function) {
   return CUDNN_STATUS_BAD_PARAM;
 }
 
-cudnnStatus_t sim_cudnn_enqueue(cudnnHandle_t handle, const char *name, sim_work_fn *run, const void *task, size_t bytes,
-                                const sim_ranges *r) {
+cudnnStatus_t sim_cudnn_enqueue(cudnnHandle_t handle, const char *name, sim_work_fn *run, const void *task,
+                                size_t bytes, const sim_ranges *r) {
   if (r->overlap) {
     sim_fault("overlap", "%s: a result or the workspace lies over another argument", name);
     return CUDNN_STATUS_BAD_PARAM;
@@ -326,7 +326,8 @@ cudnnStatus_t cudnnSetConvolutionNdDescriptor(cudnnConvolutionDescriptor_t c, in
     return REFUSE(CUDNN_STATUS_NOT_SUPPORTED, "compute type %d is not modelled", compute);
   for (int d = 0; d < nd; d++)
     if (pad[d] < 0 || step[d] <= 0 || dilation[d] <= 0)
-      return REFUSE(CUDNN_STATUS_BAD_PARAM, "dim %d: padding %d, stride %d, dilation %d", d, pad[d], step[d], dilation[d]);
+      return REFUSE(CUDNN_STATUS_BAD_PARAM, "dim %d: padding %d, stride %d, dilation %d", d, pad[d], step[d],
+                    dilation[d]);
   c->nd = nd;
   memcpy(c->pad, pad, (size_t)nd * sizeof(int));
   memcpy(c->step, step, (size_t)nd * sizeof(int));
@@ -421,8 +422,8 @@ static void run_add(void *data, int device) {
   }
 }
 
-cudnnStatus_t cudnnAddTensor(cudnnHandle_t handle, const void *alpha, const cudnnTensorDescriptor_t a_desc, const void *a,
-                             const void *beta, const cudnnTensorDescriptor_t c_desc, void *c) {
+cudnnStatus_t cudnnAddTensor(cudnnHandle_t handle, const void *alpha, const cudnnTensorDescriptor_t a_desc,
+                             const void *a, const void *beta, const cudnnTensorDescriptor_t c_desc, void *c) {
   cudnnStatus_t s = sim_cudnn_begin(handle, __func__);
   if (s != CUDNN_STATUS_SUCCESS) return s;
   if (alpha == NULL || beta == NULL || a == NULL || c == NULL || !sim_cudnn_is_tensor(a_desc) ||

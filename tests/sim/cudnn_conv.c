@@ -14,9 +14,9 @@ typedef enum direction { FORWARD, DATA, FILTER } direction;
 typedef struct problem {
   sim_type type;
   bool nhwc, any_strides, tf32, flipped;
-  int64_t n, groups, c, k;                                              /* c, k of one group */
-  int64_t in[3], out[3], window[3], pad[3], step[3], dilation[3];       /* (depth, height, width) */
-  int64_t xn, xc, xs[3], yn, yc, ys[3], wk, wc, ws[3];                  /* strides in elements */
+  int64_t n, groups, c, k;                                        /* c, k of one group */
+  int64_t in[3], out[3], window[3], pad[3], step[3], dilation[3]; /* (depth, height, width) */
+  int64_t xn, xc, xs[3], yn, yc, ys[3], wk, wc, ws[3];            /* strides in elements */
   size_t x_bytes, y_bytes, w_bytes;
   int spatial;
 } problem;
@@ -79,15 +79,15 @@ static cudnnStatus_t read_problem(const struct cudnnTensorStruct *x, const struc
       !sim_cudnn_is_tensor(y) || conv->nd == 0)
     return SIM_CUDNN_REFUSE(CUDNN_STATUS_BAD_PARAM, "a descriptor does not live or is not set");
   if (x->nd != w->nd || x->nd != y->nd || x->nd != conv->nd + 2)
-    return SIM_CUDNN_REFUSE(CUDNN_STATUS_BAD_PARAM, "dims of x %d, filter %d, y %d, convolution %d + 2", x->nd, w->nd, y->nd,
-                            conv->nd);
+    return SIM_CUDNN_REFUSE(CUDNN_STATUS_BAD_PARAM, "dims of x %d, filter %d, y %d, convolution %d + 2", x->nd, w->nd,
+                            y->nd, conv->nd);
   *p = (problem){.n = x->dim[0], .groups = conv->groups, .spatial = conv->nd};
   if (x->dim[1] != w->dim[1] * conv->groups || w->dim[0] % conv->groups != 0)
     return SIM_CUDNN_REFUSE(CUDNN_STATUS_BAD_PARAM, "%d channels, %d filters of %d channels, %d groups", x->dim[1],
                             w->dim[0], w->dim[1], conv->groups);
   if (y->dim[0] != x->dim[0] || y->dim[1] != w->dim[0])
-    return SIM_CUDNN_REFUSE(CUDNN_STATUS_BAD_PARAM, "y has %d images of %d channels, not %d of %d", y->dim[0], y->dim[1],
-                            x->dim[0], w->dim[0]);
+    return SIM_CUDNN_REFUSE(CUDNN_STATUS_BAD_PARAM, "y has %d images of %d channels, not %d of %d", y->dim[0],
+                            y->dim[1], x->dim[0], w->dim[0]);
   p->c = w->dim[1];
   p->k = w->dim[0] / conv->groups;
   for (int d = 0; d < 3; d++) {
@@ -100,8 +100,8 @@ static cudnnStatus_t read_problem(const struct cudnnTensorStruct *x, const struc
     p->dilation[d] = own < 0 ? 1 : conv->dilation[own];
     int64_t length = out_length(p->in[d], p->window[d], p->pad[d], p->step[d], p->dilation[d]);
     if (p->out[d] != length)
-      return SIM_CUDNN_REFUSE(CUDNN_STATUS_BAD_PARAM, "spatial dim %d of y is %lld, not %lld", own, (long long)p->out[d],
-                              (long long)length);
+      return SIM_CUDNN_REFUSE(CUDNN_STATUS_BAD_PARAM, "spatial dim %d of y is %lld, not %lld", own,
+                              (long long)p->out[d], (long long)length);
   }
   cudnnStatus_t s = read_types(x, w, y, conv, p);
   if (s == CUDNN_STATUS_SUCCESS) s = read_layout(x, w, y, p);
@@ -116,7 +116,16 @@ static cudnnStatus_t read_problem(const struct cudnnTensorStruct *x, const struc
 
 /* ---- algorithms: rows of what the real library's documentation says of each ---- */
 
-enum { UNIT_STEPS = 1, NO_DILATION = 2, WINDOW_3 = 4, WINDOW_3_OR_5 = 8, ANY_STRIDES = 16, NHWC = 32, SINGLE = 64, FLAT = 128 };
+enum {
+  UNIT_STEPS = 1,
+  NO_DILATION = 2,
+  WINDOW_3 = 4,
+  WINDOW_3_OR_5 = 8,
+  ANY_STRIDES = 16,
+  NHWC = 32,
+  SINGLE = 64,
+  FLAT = 128
+};
 
 typedef enum workspace { NONE, INDICES, COLUMNS, SPECTRUM, TILES, COPIES } workspace;
 
@@ -134,7 +143,8 @@ static const way forward_ways[] = {
     {CUDNN_CONVOLUTION_FWD_ALGO_FFT, true, UNIT_STEPS | NO_DILATION | SINGLE | FLAT, SPECTRUM},
     {CUDNN_CONVOLUTION_FWD_ALGO_FFT_TILING, true, UNIT_STEPS | NO_DILATION | SINGLE, TILES},
     {CUDNN_CONVOLUTION_FWD_ALGO_WINOGRAD, true, UNIT_STEPS | NO_DILATION | WINDOW_3 | SINGLE | FLAT, NONE},
-    {CUDNN_CONVOLUTION_FWD_ALGO_WINOGRAD_NONFUSED, true, UNIT_STEPS | NO_DILATION | WINDOW_3_OR_5 | SINGLE | FLAT, TILES},
+    {CUDNN_CONVOLUTION_FWD_ALGO_WINOGRAD_NONFUSED, true, UNIT_STEPS | NO_DILATION | WINDOW_3_OR_5 | SINGLE | FLAT,
+     TILES},
 };
 
 static const way data_ways[] = {
@@ -152,7 +162,8 @@ static const way filter_ways[] = {
     {CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1, true, NHWC | ANY_STRIDES, COPIES},
     {CUDNN_CONVOLUTION_BWD_FILTER_ALGO_FFT, true, UNIT_STEPS | NO_DILATION | SINGLE | FLAT, SPECTRUM},
     {CUDNN_CONVOLUTION_BWD_FILTER_ALGO_3, false, NO_DILATION | FLAT, COPIES},
-    {CUDNN_CONVOLUTION_BWD_FILTER_ALGO_WINOGRAD_NONFUSED, true, UNIT_STEPS | NO_DILATION | WINDOW_3 | SINGLE | FLAT, TILES},
+    {CUDNN_CONVOLUTION_BWD_FILTER_ALGO_WINOGRAD_NONFUSED, true, UNIT_STEPS | NO_DILATION | WINDOW_3 | SINGLE | FLAT,
+     TILES},
     {CUDNN_CONVOLUTION_BWD_FILTER_ALGO_FFT_TILING, true, UNIT_STEPS | NO_DILATION | SINGLE | FLAT, TILES},
 };
 
@@ -164,9 +175,7 @@ static const way *ways_of(direction d, int *count) {
   return d == FORWARD ? forward_ways : d == DATA ? data_ways : filter_ways;
 }
 
-static bool all_are(const int64_t *dim, int64_t value) {
-  return dim[0] == value && dim[1] == value && dim[2] == value;
-}
+static bool all_are(const int64_t *dim, int64_t value) { return dim[0] == value && dim[1] == value && dim[2] == value; }
 
 static bool window_is(const problem *p, int64_t size) {
   return p->window[0] == 1 && p->window[1] == size && p->window[2] == size;
@@ -488,8 +497,8 @@ static cudnnStatus_t enqueue(cudnnHandle_t handle, const char *name, task *t, co
   if (workspace_given > 0 && t->workspace == NULL)
     return SIM_CUDNN_REFUSE(CUDNN_STATUS_BAD_PARAM, "%s: a workspace of %zu bytes at NULL", name, workspace_given);
   if (workspace_given < t->workspace_bytes)
-    return SIM_CUDNN_REFUSE(CUDNN_STATUS_BAD_PARAM, "%s: algorithm %d needs a workspace of %zu bytes, not %zu", name, w->algo,
-                            t->workspace_bytes, workspace_given);
+    return SIM_CUDNN_REFUSE(CUDNN_STATUS_BAD_PARAM, "%s: algorithm %d needs a workspace of %zu bytes, not %zu", name,
+                            w->algo, t->workspace_bytes, workspace_given);
   if (t->workspace_bytes > 0 && (uintptr_t)t->workspace % 16 != 0)
     return SIM_CUDNN_REFUSE(CUDNN_STATUS_BAD_PARAM, "%s: the workspace is not 16-byte aligned", name);
   size_t to_bytes = t->direction == FORWARD ? p->y_bytes : t->direction == DATA ? p->x_bytes : p->w_bytes;
@@ -557,8 +566,8 @@ cudnnStatus_t cudnnConvolutionBiasActivationForward(
     return SIM_CUDNN_REFUSE(CUDNN_STATUS_NOT_SUPPORTED, "z is described like y");
   size_t ones = 1;
   for (int d = 0; d < bias_desc->nd; d++) ones *= d == 1 ? 1 : (size_t)bias_desc->dim[d];
-  if (bias_desc->type != y_desc->type || bias_desc->nd != y_desc->nd || bias_desc->dim[1] != y_desc->dim[1] || ones != 1 ||
-      (bias_desc->dim[1] > 1 && bias_desc->stride[1] != 1))
+  if (bias_desc->type != y_desc->type || bias_desc->nd != y_desc->nd || bias_desc->dim[1] != y_desc->dim[1] ||
+      ones != 1 || (bias_desc->dim[1] > 1 && bias_desc->stride[1] != 1))
     return SIM_CUDNN_REFUSE(CUDNN_STATUS_NOT_SUPPORTED, "the bias is (1, %d, 1, ...) of y's type", y_desc->dim[1]);
   if (y == z) return SIM_CUDNN_REFUSE(CUDNN_STATUS_NOT_SUPPORTED, "z in y's memory is not modelled");
   t.alpha = sim_cudnn_scalar(t.p.type, alpha1);
@@ -570,8 +579,9 @@ cudnnStatus_t cudnnConvolutionBiasActivationForward(
   return enqueue(handle, __func__, &t, found, workspace_bytes);
 }
 
-cudnnStatus_t cudnnConvolutionBackwardData(cudnnHandle_t handle, const void *alpha, const cudnnFilterDescriptor_t w_desc,
-                                           const void *w, const cudnnTensorDescriptor_t dy_desc, const void *dy,
+cudnnStatus_t cudnnConvolutionBackwardData(cudnnHandle_t handle, const void *alpha,
+                                           const cudnnFilterDescriptor_t w_desc, const void *w,
+                                           const cudnnTensorDescriptor_t dy_desc, const void *dy,
                                            const cudnnConvolutionDescriptor_t conv, cudnnConvolutionBwdDataAlgo_t algo,
                                            void *workspace, size_t workspace_bytes, const void *beta,
                                            const cudnnTensorDescriptor_t dx_desc, void *dx) {
@@ -588,8 +598,9 @@ cudnnStatus_t cudnnConvolutionBackwardData(cudnnHandle_t handle, const void *alp
   return enqueue(handle, __func__, &t, found, workspace_bytes);
 }
 
-cudnnStatus_t cudnnConvolutionBackwardFilter(cudnnHandle_t handle, const void *alpha, const cudnnTensorDescriptor_t x_desc,
-                                             const void *x, const cudnnTensorDescriptor_t dy_desc, const void *dy,
+cudnnStatus_t cudnnConvolutionBackwardFilter(cudnnHandle_t handle, const void *alpha,
+                                             const cudnnTensorDescriptor_t x_desc, const void *x,
+                                             const cudnnTensorDescriptor_t dy_desc, const void *dy,
                                              const cudnnConvolutionDescriptor_t conv,
                                              cudnnConvolutionBwdFilterAlgo_t algo, void *workspace,
                                              size_t workspace_bytes, const void *beta,
@@ -642,9 +653,9 @@ static void run_bias(void *data, int device) {
   free(row);
 }
 
-cudnnStatus_t cudnnConvolutionBackwardBias(cudnnHandle_t handle, const void *alpha, const cudnnTensorDescriptor_t dy_desc,
-                                           const void *dy, const void *beta, const cudnnTensorDescriptor_t db_desc,
-                                           void *db) {
+cudnnStatus_t cudnnConvolutionBackwardBias(cudnnHandle_t handle, const void *alpha,
+                                           const cudnnTensorDescriptor_t dy_desc, const void *dy, const void *beta,
+                                           const cudnnTensorDescriptor_t db_desc, void *db) {
   cudnnStatus_t s = sim_cudnn_begin(handle, __func__);
   if (s != CUDNN_STATUS_SUCCESS) return s;
   if (ANY_NULL(alpha, beta, dy, db) || !sim_cudnn_is_tensor(dy_desc) || !sim_cudnn_is_tensor(db_desc))
@@ -749,14 +760,14 @@ cudnnStatus_t cudnnGetConvolutionBackwardFilterAlgorithmMaxCount(cudnnHandle_t h
 }
 
 /* The three perf structs of cuDNN differ in the type of `algo` alone. */
-#define GIVE_PERFS(type, results, list, count)                                                               \
-  for (int i_ = 0; i_ < (count); i_++) {                                                                     \
-    (results)[i_].algo = (type)(list)[i_].way->algo;                                                         \
-    (results)[i_].status = (list)[i_].status;                                                                \
-    (results)[i_].time = (list)[i_].time;                                                                    \
-    (results)[i_].memory = (list)[i_].memory;                                                                \
+#define GIVE_PERFS(type, results, list, count)                                                                 \
+  for (int i_ = 0; i_ < (count); i_++) {                                                                       \
+    (results)[i_].algo = (type)(list)[i_].way->algo;                                                           \
+    (results)[i_].status = (list)[i_].status;                                                                  \
+    (results)[i_].time = (list)[i_].time;                                                                      \
+    (results)[i_].memory = (list)[i_].memory;                                                                  \
     (results)[i_].determinism = (list)[i_].way->deterministic ? CUDNN_DETERMINISTIC : CUDNN_NON_DETERMINISTIC; \
-    (results)[i_].mathType = (list)[i_].math;                                                                \
+    (results)[i_].mathType = (list)[i_].math;                                                                  \
   }
 
 static cudnnStatus_t ask_ways(cudnnHandle_t handle, const char *function, direction d, const cudnnTensorDescriptor_t x,
@@ -775,8 +786,8 @@ static cudnnStatus_t ask_ways(cudnnHandle_t handle, const char *function, direct
 cudnnStatus_t cudnnGetConvolutionForwardAlgorithm_v7(cudnnHandle_t handle, const cudnnTensorDescriptor_t x,
                                                      const cudnnFilterDescriptor_t w,
                                                      const cudnnConvolutionDescriptor_t conv,
-                                                     const cudnnTensorDescriptor_t y, const int requested, int *returned,
-                                                     cudnnConvolutionFwdAlgoPerf_t *results) {
+                                                     const cudnnTensorDescriptor_t y, const int requested,
+                                                     int *returned, cudnnConvolutionFwdAlgoPerf_t *results) {
   problem p;
   perf list[MAX_WAYS];
   cudnnStatus_t s =
@@ -793,8 +804,7 @@ cudnnStatus_t cudnnGetConvolutionBackwardDataAlgorithm_v7(cudnnHandle_t handle, 
                                                           int *returned, cudnnConvolutionBwdDataAlgoPerf_t *results) {
   problem p;
   perf list[MAX_WAYS];
-  cudnnStatus_t s =
-      ask_ways(handle, __func__, DATA, dx, w, conv, dy, SIZE_MAX, requested, returned, results, &p, list);
+  cudnnStatus_t s = ask_ways(handle, __func__, DATA, dx, w, conv, dy, SIZE_MAX, requested, returned, results, &p, list);
   if (s != CUDNN_STATUS_SUCCESS) return s;
   GIVE_PERFS(cudnnConvolutionBwdDataAlgo_t, results, list, *returned)
   return CUDNN_STATUS_SUCCESS;
@@ -804,7 +814,8 @@ cudnnStatus_t cudnnGetConvolutionBackwardFilterAlgorithm_v7(cudnnHandle_t handle
                                                             const cudnnTensorDescriptor_t dy,
                                                             const cudnnConvolutionDescriptor_t conv,
                                                             const cudnnFilterDescriptor_t dw, const int requested,
-                                                            int *returned, cudnnConvolutionBwdFilterAlgoPerf_t *results) {
+                                                            int *returned,
+                                                            cudnnConvolutionBwdFilterAlgoPerf_t *results) {
   problem p;
   perf list[MAX_WAYS];
   cudnnStatus_t s =
@@ -814,13 +825,9 @@ cudnnStatus_t cudnnGetConvolutionBackwardFilterAlgorithm_v7(cudnnHandle_t handle
   return CUDNN_STATUS_SUCCESS;
 }
 
-/* A search measures: it waits for the device and leaves a result in `to`, which a captured stream does not allow. */
+/* A search measures: it waits for the device, which a captured stream does not allow, and leaves a result in `to`. */
 static cudnnStatus_t search(cudnnHandle_t handle, const char *function, task *t, size_t limit, int requested,
                             int *returned, perf *list) {
-  enum cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-  cudaStreamIsCapturing(handle->stream, &capture);
-  if (capture != cudaStreamCaptureStatusNone)
-    return SIM_CUDNN_REFUSE(CUDNN_STATUS_EXECUTION_FAILED_CUDART, "%s: the stream is being captured", function);
   *returned = list_ways(t->direction, &t->p, limit, requested, list);
   t->alpha = 1;
   for (int i = 0; i < *returned; i++) {
@@ -841,8 +848,8 @@ cudnnStatus_t cudnnFindConvolutionForwardAlgorithmEx(cudnnHandle_t handle, const
                                                      void *workspace, size_t workspace_bytes) {
   task t = {.direction = FORWARD, .x = x, .w = w, .to = y, .workspace = workspace};
   perf list[MAX_WAYS];
-  cudnnStatus_t s = ANY_NULL(x, w, y) ? SIM_CUDNN_REFUSE(CUDNN_STATUS_BAD_PARAM, "an argument is NULL")
-                                      : CUDNN_STATUS_SUCCESS;
+  cudnnStatus_t s =
+      ANY_NULL(x, w, y) ? SIM_CUDNN_REFUSE(CUDNN_STATUS_BAD_PARAM, "an argument is NULL") : CUDNN_STATUS_SUCCESS;
   if (s == CUDNN_STATUS_SUCCESS)
     s = ask_ways(handle, __func__, FORWARD, x_desc, w_desc, conv, y_desc, workspace_bytes, requested, returned, results,
                  &t.p, list);
@@ -861,8 +868,8 @@ cudnnStatus_t cudnnFindConvolutionBackwardDataAlgorithmEx(cudnnHandle_t handle, 
                                                           size_t workspace_bytes) {
   task t = {.direction = DATA, .w = w, .y = dy, .to = dx, .workspace = workspace};
   perf list[MAX_WAYS];
-  cudnnStatus_t s = ANY_NULL(w, dy, dx) ? SIM_CUDNN_REFUSE(CUDNN_STATUS_BAD_PARAM, "an argument is NULL")
-                                        : CUDNN_STATUS_SUCCESS;
+  cudnnStatus_t s =
+      ANY_NULL(w, dy, dx) ? SIM_CUDNN_REFUSE(CUDNN_STATUS_BAD_PARAM, "an argument is NULL") : CUDNN_STATUS_SUCCESS;
   if (s == CUDNN_STATUS_SUCCESS)
     s = ask_ways(handle, __func__, DATA, dx_desc, w_desc, conv, dy_desc, workspace_bytes, requested, returned, results,
                  &t.p, list);
@@ -881,11 +888,11 @@ cudnnStatus_t cudnnFindConvolutionBackwardFilterAlgorithmEx(cudnnHandle_t handle
                                                             void *workspace, size_t workspace_bytes) {
   task t = {.direction = FILTER, .x = x, .y = dy, .to = dw, .workspace = workspace};
   perf list[MAX_WAYS];
-  cudnnStatus_t s = ANY_NULL(x, dy, dw) ? SIM_CUDNN_REFUSE(CUDNN_STATUS_BAD_PARAM, "an argument is NULL")
-                                        : CUDNN_STATUS_SUCCESS;
+  cudnnStatus_t s =
+      ANY_NULL(x, dy, dw) ? SIM_CUDNN_REFUSE(CUDNN_STATUS_BAD_PARAM, "an argument is NULL") : CUDNN_STATUS_SUCCESS;
   if (s == CUDNN_STATUS_SUCCESS)
-    s = ask_ways(handle, __func__, FILTER, x_desc, dw_desc, conv, dy_desc, workspace_bytes, requested, returned, results,
-                 &t.p, list);
+    s = ask_ways(handle, __func__, FILTER, x_desc, dw_desc, conv, dy_desc, workspace_bytes, requested, returned,
+                 results, &t.p, list);
   if (s == CUDNN_STATUS_SUCCESS) s = search(handle, __func__, &t, workspace_bytes, requested, returned, list);
   if (s != CUDNN_STATUS_SUCCESS) return s;
   GIVE_PERFS(cudnnConvolutionBwdFilterAlgo_t, results, list, *returned)

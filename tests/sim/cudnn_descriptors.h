@@ -58,8 +58,8 @@ struct cudnnActivationStruct {
  * one that is to fail. */
 cudnnStatus_t sim_cudnn_begin(cudnnHandle_t handle, const char *function);
 /* Hands the work to the handle's stream; memory that overlaps is a fault. */
-cudnnStatus_t sim_cudnn_enqueue(cudnnHandle_t handle, const char *name, sim_work_fn *run, const void *task, size_t bytes,
-                                const sim_ranges *r);
+cudnnStatus_t sim_cudnn_enqueue(cudnnHandle_t handle, const char *name, sim_work_fn *run, const void *task,
+                                size_t bytes, const sim_ranges *r);
 
 /* SIM_NO_TYPE: not modelled */
 sim_type sim_cudnn_type(cudnnDataType_t type);

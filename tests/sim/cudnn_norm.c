@@ -40,7 +40,8 @@ static cudnnStatus_t read_problem(cudnnBatchNormMode_t mode, const struct cudnnT
   if (s != CUDNN_STATUS_SUCCESS) return s;
   if (!sim_cudnn_is_tensor(x) || !sim_cudnn_is_tensor(y) || !sim_cudnn_is_tensor(dx) || !sim_cudnn_is_tensor(params))
     return SIM_CUDNN_REFUSE(CUDNN_STATUS_BAD_PARAM, "a descriptor does not live or is not set");
-  if (x->nd != 4 && x->nd != 5) return SIM_CUDNN_REFUSE(CUDNN_STATUS_NOT_SUPPORTED, "%d dims: 4 and 5 are supported", x->nd);
+  if (x->nd != 4 && x->nd != 5)
+    return SIM_CUDNN_REFUSE(CUDNN_STATUS_NOT_SUPPORTED, "%d dims: 4 and 5 are supported", x->nd);
   if (!sim_cudnn_same_dims(x, y) || !sim_cudnn_same_dims(x, dx) || x->type != y->type || x->type != dx->type)
     return SIM_CUDNN_REFUSE(CUDNN_STATUS_BAD_PARAM, "the data tensors differ in dims or type");
   *p = (problem){.type = sim_cudnn_type(x->type), .x = *x, .y = *y, .dx = *dx, .epsilon = epsilon};
@@ -51,7 +52,8 @@ static cudnnStatus_t read_problem(cudnnBatchNormMode_t mode, const struct cudnnT
   if (p->n > (p->per_activation ? 65535 : 880801))
     return SIM_CUDNN_REFUSE(CUDNN_STATUS_NOT_SUPPORTED, "%lld images are too many", (long long)p->n);
   if (sim_cudnn_type(params->type) != p->param_type)
-    return SIM_CUDNN_REFUSE(CUDNN_STATUS_BAD_PARAM, "scale, bias and statistics are float32, or float64 for float64 data");
+    return SIM_CUDNN_REFUSE(CUDNN_STATUS_BAD_PARAM,
+                            "scale, bias and statistics are float32, or float64 for float64 data");
   if (params->nd != x->nd) return SIM_CUDNN_REFUSE(CUDNN_STATUS_BAD_PARAM, "%d dims of the parameters", params->nd);
   for (int d = 0; d < x->nd; d++)
     if (params->dim[d] != (d == 1 || (d > 1 && p->per_activation) ? x->dim[d] : 1))
@@ -121,7 +123,8 @@ static void next_row(walk *w) {
   w->n++;
 }
 
-static void load_unit(const problem *p, const struct cudnnTensorStruct *t, const unit *u, const void *base, double *out) {
+static void load_unit(const problem *p, const struct cudnnTensorStruct *t, const unit *u, const void *base,
+                      double *out) {
   int64_t width = u->to[2] - u->from[2];
   walk w = walk_of(t, u);
   for (; w.n < p->n; next_row(&w), out += width) sim_unpack(p->type, base, row_of(&w), width, w.stride[2], out);
@@ -183,7 +186,8 @@ static void run_forward(void *data, int device) {
     double invstd = 1 / sqrt(variance + p->epsilon);
     if (t->save_mean != NULL) sim_store(p->param_type, t->save_mean, u.param, mean);
     if (t->save_invstd != NULL) sim_store(p->param_type, t->save_invstd, u.param, invstd);
-    double scale = sim_load(p->param_type, t->scale, u.param) * invstd, bias = sim_load(p->param_type, t->bias, u.param);
+    double scale = sim_load(p->param_type, t->scale, u.param) * invstd,
+           bias = sim_load(p->param_type, t->bias, u.param);
     for (int64_t j = 0; j < n; j++) x[j] = (x[j] - mean) * scale + bias;
     store_unit(p, &p->y, &u, t->y, t->alpha, x, t->beta);
   }
@@ -208,9 +212,10 @@ static cudnnStatus_t enqueue_forward(cudnnHandle_t handle, const char *name, con
   return sim_cudnn_enqueue(handle, name, run_forward, t, sizeof *t, &r);
 }
 
-cudnnStatus_t cudnnBatchNormalizationForwardInference(cudnnHandle_t handle, cudnnBatchNormMode_t mode, const void *alpha,
-                                                      const void *beta, const cudnnTensorDescriptor_t x_desc,
-                                                      const void *x, const cudnnTensorDescriptor_t y_desc, void *y,
+cudnnStatus_t cudnnBatchNormalizationForwardInference(cudnnHandle_t handle, cudnnBatchNormMode_t mode,
+                                                      const void *alpha, const void *beta,
+                                                      const cudnnTensorDescriptor_t x_desc, const void *x,
+                                                      const cudnnTensorDescriptor_t y_desc, void *y,
                                                       const cudnnTensorDescriptor_t params, const void *scale,
                                                       const void *bias, const void *mean, const void *variance,
                                                       double epsilon) {
@@ -256,7 +261,8 @@ cudnnStatus_t cudnnBatchNormalizationForwardTraining(cudnnHandle_t handle, cudnn
   t.running_mean = running_mean, t.running_variance = running_variance;
   t.save_mean = save_mean, t.save_invstd = save_invstd;
   cudnnStatus_t s = sim_cudnn_begin(handle, __func__);
-  return s != CUDNN_STATUS_SUCCESS ? s : train(handle, __func__, mode, alpha, beta, x_desc, y_desc, params, epsilon, &t);
+  return s != CUDNN_STATUS_SUCCESS ? s
+                                   : train(handle, __func__, mode, alpha, beta, x_desc, y_desc, params, epsilon, &t);
 }
 
 /* ---- backward ---- */
@@ -310,8 +316,8 @@ static void run_backward(void *data, int device) {
 static cudnnStatus_t go_back(cudnnHandle_t handle, const char *name, cudnnBatchNormMode_t mode, const void *alpha_data,
                              const void *beta_data, const void *alpha_param, const void *beta_param,
                              const cudnnTensorDescriptor_t x_desc, const cudnnTensorDescriptor_t dy_desc,
-                             const cudnnTensorDescriptor_t dx_desc, const cudnnTensorDescriptor_t params, double epsilon,
-                             backward_task *t) {
+                             const cudnnTensorDescriptor_t dx_desc, const cudnnTensorDescriptor_t params,
+                             double epsilon, backward_task *t) {
   if (alpha_data == NULL || beta_data == NULL || alpha_param == NULL || beta_param == NULL || t->x == NULL ||
       t->dy == NULL || t->dx == NULL || t->scale == NULL || t->dscale == NULL || t->dbias == NULL)
     return SIM_CUDNN_REFUSE(CUDNN_STATUS_BAD_PARAM, "%s: an argument is NULL", name);
@@ -350,8 +356,8 @@ cudnnStatus_t cudnnBatchNormalizationBackward(cudnnHandle_t handle, cudnnBatchNo
   t.save_mean = save_mean, t.save_invstd = save_invstd;
   cudnnStatus_t s = sim_cudnn_begin(handle, __func__);
   if (s != CUDNN_STATUS_SUCCESS) return s;
-  return go_back(handle, __func__, mode, alpha_data, beta_data, alpha_param, beta_param, x_desc, dy_desc, dx_desc, params,
-                 epsilon, &t);
+  return go_back(handle, __func__, mode, alpha_data, beta_data, alpha_param, beta_param, x_desc, dy_desc, dx_desc,
+                 params, epsilon, &t);
 }
 
 /* ---- the ...Ex calls: with a workspace, and memory that the backward pass needs again ---- */
@@ -388,8 +394,8 @@ cudnnStatus_t cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(
 cudnnStatus_t cudnnGetBatchNormalizationBackwardExWorkspaceSize(
     cudnnHandle_t handle, cudnnBatchNormMode_t mode, cudnnBatchNormOps_t ops, const cudnnTensorDescriptor_t x,
     const cudnnTensorDescriptor_t y, const cudnnTensorDescriptor_t dy, const cudnnTensorDescriptor_t dz,
-    const cudnnTensorDescriptor_t dx, const cudnnTensorDescriptor_t params, const cudnnActivationDescriptor_t activation,
-    size_t *bytes) {
+    const cudnnTensorDescriptor_t dx, const cudnnTensorDescriptor_t params,
+    const cudnnActivationDescriptor_t activation, size_t *bytes) {
   (void)y, (void)dy, (void)dz, (void)dx, (void)params, (void)activation;
   cudnnStatus_t s = ask_ex(handle, mode, ops, x, bytes);
   if (s == CUDNN_STATUS_SUCCESS) *bytes = ex_workspace(mode, x);
@@ -407,14 +413,15 @@ cudnnStatus_t cudnnGetBatchNormalizationTrainingExReserveSpaceSize(cudnnHandle_t
 }
 
 static cudnnStatus_t check_ex(cudnnBatchNormMode_t mode, cudnnBatchNormOps_t ops, const struct cudnnTensorStruct *x,
-                              const void *workspace, size_t workspace_bytes, const void *reserve, size_t reserve_bytes) {
+                              const void *workspace, size_t workspace_bytes, const void *reserve,
+                              size_t reserve_bytes) {
   if (ops != CUDNN_BATCHNORM_OPS_BN)
     return SIM_CUDNN_REFUSE(CUDNN_STATUS_NOT_SUPPORTED, "fused activations are not modelled");
   if (!sim_cudnn_is_tensor(x)) return SIM_CUDNN_REFUSE(CUDNN_STATUS_BAD_PARAM, "x's descriptor is not set");
   size_t workspace_needed = ex_workspace(mode, x), reserve_needed = ex_reserve(mode, x);
   if (workspace_bytes < workspace_needed || reserve_bytes < reserve_needed)
-    return SIM_CUDNN_REFUSE(CUDNN_STATUS_BAD_PARAM, "workspace %zu of %zu bytes, reserve space %zu of %zu", workspace_bytes,
-                            workspace_needed, reserve_bytes, reserve_needed);
+    return SIM_CUDNN_REFUSE(CUDNN_STATUS_BAD_PARAM, "workspace %zu of %zu bytes, reserve space %zu of %zu",
+                            workspace_bytes, workspace_needed, reserve_bytes, reserve_needed);
   if ((workspace_needed > 0 && workspace == NULL) || (reserve_needed > 0 && reserve == NULL))
     return SIM_CUDNN_REFUSE(CUDNN_STATUS_BAD_PARAM, "workspace or reserve space is NULL");
   return CUDNN_STATUS_SUCCESS;
@@ -443,9 +450,9 @@ cudnnStatus_t cudnnBatchNormalizationBackwardEx(
     const void *beta_data, const void *alpha_param, const void *beta_param, const cudnnTensorDescriptor_t x_desc,
     const void *x, const cudnnTensorDescriptor_t y_desc, const void *y, const cudnnTensorDescriptor_t dy_desc,
     const void *dy, const cudnnTensorDescriptor_t dz_desc, void *dz, const cudnnTensorDescriptor_t dx_desc, void *dx,
-    const cudnnTensorDescriptor_t params, const void *scale, const void *bias, void *dscale, void *dbias, double epsilon,
-    const void *save_mean, const void *save_invstd, cudnnActivationDescriptor_t activation, void *workspace,
-    size_t workspace_bytes, void *reserve, size_t reserve_bytes) {
+    const cudnnTensorDescriptor_t params, const void *scale, const void *bias, void *dscale, void *dbias,
+    double epsilon, const void *save_mean, const void *save_invstd, cudnnActivationDescriptor_t activation,
+    void *workspace, size_t workspace_bytes, void *reserve, size_t reserve_bytes) {
   (void)y_desc, (void)y, (void)dz_desc, (void)dz, (void)bias, (void)activation;
   backward_task t = {.x = x, .dy = dy, .dx = dx, .scale = scale, .dscale = dscale, .dbias = dbias};
   t.save_mean = save_mean, t.save_invstd = save_invstd, t.workspace = workspace;
@@ -453,8 +460,8 @@ cudnnStatus_t cudnnBatchNormalizationBackwardEx(
   if (s == CUDNN_STATUS_SUCCESS) s = check_ex(mode, ops, x_desc, workspace, workspace_bytes, reserve, reserve_bytes);
   if (s != CUDNN_STATUS_SUCCESS) return s;
   t.workspace_bytes = ex_workspace(mode, x_desc);
-  return go_back(handle, __func__, mode, alpha_data, beta_data, alpha_param, beta_param, x_desc, dy_desc, dx_desc, params,
-                 epsilon, &t);
+  return go_back(handle, __func__, mode, alpha_data, beta_data, alpha_param, beta_param, x_desc, dy_desc, dx_desc,
+                 params, epsilon, &t);
 }
 
 /* ---- descriptors ---- */
@@ -466,8 +473,7 @@ cudnnStatus_t cudnnDeriveBNTensorDescriptor(cudnnTensorDescriptor_t derived, con
   if (!sim_object_is(derived, SIM_CUDNN_TENSOR) || !sim_cudnn_is_tensor(x))
     return SIM_CUDNN_REFUSE(CUDNN_STATUS_BAD_PARAM, "a descriptor does not live or is not set");
   int dim[CUDNN_DIM_MAX];
-  for (int d = 0; d < x->nd; d++)
-    dim[d] = d == 1 || (d > 1 && mode == CUDNN_BATCHNORM_PER_ACTIVATION) ? x->dim[d] : 1;
+  for (int d = 0; d < x->nd; d++) dim[d] = d == 1 || (d > 1 && mode == CUDNN_BATCHNORM_PER_ACTIVATION) ? x->dim[d] : 1;
   cudnnDataType_t type = x->type == CUDNN_DATA_DOUBLE ? CUDNN_DATA_DOUBLE : CUDNN_DATA_FLOAT;
   return cudnnSetTensorNdDescriptorEx(derived, CUDNN_TENSOR_NCHW, type, x->nd, dim);
 }

@@ -170,8 +170,7 @@ void sim_product(int64_t m, int64_t n, int64_t k, const double *a, int64_t ai, i
           double sum[ROWS * COLUMNS];
           tile(depth, a_panels + i * depth, b_panels + t * depth, sum);
           for (int64_t r = 0; r < least(ROWS, m - i); r++)
-            for (int64_t s = 0; s < least(COLUMNS, width - t); s++)
-              c[(i + r) * n + j + t + s] += sum[r * COLUMNS + s];
+            for (int64_t s = 0; s < least(COLUMNS, width - t); s++) c[(i + r) * n + j + t + s] += sum[r * COLUMNS + s];
         }
       }
     }
