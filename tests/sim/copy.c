@@ -42,6 +42,8 @@ static cudaError_t submit(const char *function, void *dst, const void *src, size
   struct CUstream_st *s;
   cudaError_t e = sim_stream_of(handle, &s);
   if (e != cudaSuccess || bytes == 0) return e;
+  if (synchronous) e = sim_refuse_unsafe(function);
+  if (e != cudaSuccess) return e;
   if (dst == NULL || src == NULL) return sim_error(cudaErrorInvalidValue, "%s: a NULL pointer", function);
   place to = place_of(dst), from = place_of(src);
   e = check_kind(function, to, from, kind);
@@ -51,25 +53,39 @@ static cudaError_t submit(const char *function, void *dst, const void *src, size
   if (from != PAGEABLE) range[ranges++] = (sim_range){src, bytes, 0};
   if (e == cudaSuccess) e = sim_check_ranges(function, ranges, range);
   if (e != cudaSuccess) return e;
+  if (s->capture != NULL && (to == PAGEABLE || from == PAGEABLE)) {
+    sim_refuse_captured(s, function);
+    return sim_error(cudaErrorStreamCaptureUnsupported,
+                     "%s: a captured copy needs pinned host memory: a replay reads or "
+                     "writes it at a time of its own",
+                     function);
+  }
   size_t staged = from == PAGEABLE && to == DEVICE ? bytes : 0;
   copy *c = malloc(sizeof *c + staged);
   if (c == NULL) return cudaErrorMemoryAllocation;
   *c = (copy){.dst = dst, .src = staged > 0 ? NULL : src, .bytes = bytes};
   if (staged > 0) memcpy(c->staged, src, bytes);
-  sim_work w = {.name = function, .device = s->device, .run = run_copy, .data = c, .bytes = sizeof *c + staged,
-                .ranges = ranges, .range = range, .seconds = 5e-6 + (double)bytes / 16e9};
-  sim_item *item;
-  e = sim_append(s, &w, &item);
+  sim_work w = {.name = function,
+                .device = s->device,
+                .run = run_copy,
+                .data = c,
+                .bytes = sizeof *c + staged,
+                .ranges = ranges,
+                .range = range,
+                .seconds = 5e-6 + (double)bytes / 16e9};
+  /* also when it is synchronous, one between devices or from pageable memory may still be under way */
+  bool host_waits = (to == PAGEABLE && from == DEVICE) || (to != DEVICE && from != DEVICE) ||
+                    (synchronous && (to == PINNED || from == PINNED));
+  sim_item *item = NULL;
+  e = sim_append(s, &w, host_waits ? &item : NULL);
   free(c);
-  if (e != cudaSuccess) return e;
-  bool host_waits = synchronous || (to == PAGEABLE && from == DEVICE) || (to != DEVICE && from != DEVICE);
-  if (host_waits) sim_wait(item);
+  if (e == cudaSuccess) sim_host_wait(item);
   sim_drop(item);
-  return cudaSuccess;
+  return e;
 }
 
 cudaError_t CUDARTAPI cudaMemcpy(void *dst, const void *src, size_t bytes, enum cudaMemcpyKind kind) {
-  SIM_API(cudaErrorUnknown, submit("cudaMemcpy", dst, src, bytes, kind, NULL, kind != cudaMemcpyDeviceToDevice));
+  SIM_API(cudaErrorUnknown, submit("cudaMemcpy", dst, src, bytes, kind, NULL, true));
 }
 
 cudaError_t CUDARTAPI cudaMemcpyAsync(void *dst, const void *src, size_t bytes, enum cudaMemcpyKind kind,
@@ -104,24 +120,31 @@ static void run_fill(void *data, int device) {
   memset(f->dst, f->value, f->bytes);
 }
 
-static cudaError_t set(const char *function, void *dst, int value, size_t bytes, cudaStream_t handle) {
+static cudaError_t set(const char *function, void *dst, int value, size_t bytes, cudaStream_t handle, bool unsafe) {
   struct CUstream_st *s;
   cudaError_t e = sim_stream_of(handle, &s);
+  if (e == cudaSuccess && unsafe) e = sim_refuse_unsafe(function);
   if (e != cudaSuccess || bytes == 0) return e;
   if (place_of(dst) != DEVICE) return sim_error(cudaErrorInvalidValue, "%s: %p is no device memory", function, dst);
   sim_range range = {dst, bytes, 1};
   e = sim_check_ranges(function, 1, &range);
   if (e != cudaSuccess) return e;
   fill f = {dst, bytes, value};
-  sim_work w = {.name = function, .device = s->device, .run = run_fill, .data = &f, .bytes = sizeof f, .ranges = 1,
-                .range = &range, .seconds = 3e-6 + (double)bytes / 500e9};
+  sim_work w = {.name = function,
+                .device = s->device,
+                .run = run_fill,
+                .data = &f,
+                .bytes = sizeof f,
+                .ranges = 1,
+                .range = &range,
+                .seconds = 3e-6 + (double)bytes / 500e9};
   return sim_append(s, &w, NULL);
 }
 
 cudaError_t CUDARTAPI cudaMemset(void *dst, int value, size_t bytes) {
-  SIM_API(cudaErrorUnknown, set("cudaMemset", dst, value, bytes, NULL));
+  SIM_API(cudaErrorUnknown, set("cudaMemset", dst, value, bytes, NULL, true));
 }
 
 cudaError_t CUDARTAPI cudaMemsetAsync(void *dst, int value, size_t bytes, cudaStream_t stream) {
-  SIM_API(cudaErrorUnknown, set("cudaMemsetAsync", dst, value, bytes, stream));
+  SIM_API(cudaErrorUnknown, set("cudaMemsetAsync", dst, value, bytes, stream, false));
 }

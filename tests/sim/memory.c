@@ -18,6 +18,7 @@ typedef struct allocation {
   char *base;
   size_t bytes;
   bool freeing; /* cudaFreeAsync was called */
+  sim_history *history;
 } allocation;
 
 typedef struct arena {
@@ -32,18 +33,25 @@ static arena arenas[SIM_MAX_DEVICES];
 static allocation *pinned;
 static int pinned_count, pinned_room;
 
-size_t sim_device_memory(void) { return (size_t)sim_setting("TLUA_SIM_MEMORY", 4ll << 30); }
+size_t sim_device_memory(void) {
+  static size_t bytes;
+  if (bytes == 0) bytes = (size_t)sim_setting("TLUA_SIM_MEMORY", 4ll << 30) / 4096 * 4096;
+  return bytes;
+}
+
+char *sim_arena(int device) { return arenas[device].base; }
 
 static size_t rounded(size_t bytes) { return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT; }
 
 static bool open_arena(arena *a) {
   if (a->base != NULL) return true;
   void *wanted = (char *)0x200000000000 + ((size_t)(a - arenas) << 36);
-  void *p = mmap(wanted, sim_device_memory(), PROT_READ | PROT_WRITE,
+  void *p = mmap(wanted, sim_device_memory(), PROT_NONE,
                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
-  if (p == MAP_FAILED) p = mmap(NULL, sim_device_memory(), PROT_READ | PROT_WRITE,
-                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (p == MAP_FAILED)
+    p = mmap(NULL, sim_device_memory(), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (p == MAP_FAILED) return false;
+  madvise(p, sim_device_memory(), MADV_HUGEPAGE); /* closing and opening costs a page table's length */
   a->base = a->next = p;
   return true;
 }
@@ -105,9 +113,11 @@ static cudaError_t allocate(void **out, size_t bytes, const char *function) {
   if (p == NULL)
     return sim_error(cudaErrorMemoryAllocation, "%s: %zu bytes, %zu of %zu are in use", function, bytes, a->used,
                      sim_device_memory());
-  if (!insert(&a->list, &a->count, &a->room, at, (allocation){.base = p, .bytes = bytes})) return cudaErrorMemoryAllocation;
+  if (!insert(&a->list, &a->count, &a->room, at, (allocation){.base = p, .bytes = bytes}))
+    return cudaErrorMemoryAllocation;
   a->used += room;
   a->next = p + room;
+  sim_open_also(1u << (a - arenas));
   memset(p, POISON_NEW, bytes);
   memset(p + bytes, GUARD_BYTE, room - bytes);
   if (sim_memory_allocated != NULL) sim_memory_allocated(p, bytes);
@@ -137,17 +147,20 @@ static void check_guard(const allocation *m) {
 
 static void release(arena *a, int at) {
   allocation m = a->list[at];
+  sim_open_also(1u << (a - arenas));
   check_guard(&m);
   uint16_t *word = (uint16_t *)(void *)m.base;
   for (size_t i = 0; i < rounded(m.bytes) / 2; i++) word[i] = POISON_FREED;
   if (sim_memory_freed != NULL) sim_memory_freed(m.base, m.bytes);
+  sim_history_free(m.history);
   a->used -= rounded(m.bytes) + GUARD;
   removed(a->list, &a->count, at);
 }
 
 int sim_device_of(const void *p) {
   for (int i = 0; i < SIM_MAX_DEVICES; i++)
-    if (arenas[i].base != NULL && (const char *)p >= arenas[i].base && (const char *)p < arenas[i].base + sim_device_memory())
+    if (arenas[i].base != NULL && (const char *)p >= arenas[i].base &&
+        (const char *)p < arenas[i].base + sim_device_memory())
       return i;
   return -1;
 }
@@ -175,10 +188,12 @@ cudaError_t sim_check_ranges(const char *name, int ranges, const sim_range *rang
     size_t bytes;
     if (range[i].bytes == 0) continue;
     if (sim_device_of(p) < 0) {
-      if (sim_pinned_of(p, NULL, NULL)) continue;
-      sim_fault("not-device", "%s: %p is no device memory", name, (const void *)p);
+      if (sim_pinned_of(p, &base, &bytes) && p + range[i].bytes <= (const char *)base + bytes) continue;
+      sim_fault("not-device", "%s: %zu bytes at %p are neither device memory nor pinned", name, range[i].bytes,
+                (const void *)p);
     } else if (!sim_allocation_of(p, &base, &bytes)) {
-      sim_fault("use-after-free", "%s: nothing is allocated at %p of device %d", name, (const void *)p, sim_device_of(p));
+      sim_fault("use-after-free", "%s: nothing is allocated at %p of device %d", name, (const void *)p,
+                sim_device_of(p));
     } else if (p + range[i].bytes > (const char *)base + bytes) {
       sim_fault("out-of-bounds", "%s: %zu bytes at %p reach over the end of the %zu bytes at %p of device %d", name,
                 range[i].bytes, (const void *)p, bytes, base, sim_device_of(p));
@@ -190,14 +205,46 @@ cudaError_t sim_check_ranges(const char *name, int ranges, const sim_range *rang
   return cudaSuccess;
 }
 
-/* ---- device memory ---- */
-
-cudaError_t CUDARTAPI cudaMalloc(void **p, size_t bytes) {
-  SIM_API(cudaErrorMemoryAllocation, allocate(p, bytes, "cudaMalloc"));
+void sim_touch_ranges(const sim_item *item) {
+  for (int i = 0; i < item->work.ranges; i++) {
+    const sim_range *r = &item->work.range[i];
+    if (r->bytes == 0) continue;
+    allocation *m = live(r->base, NULL, NULL);
+    if (m != NULL && sim_memory_touched != NULL) sim_memory_touched(r->base, r->bytes, r->writes);
+    if (m == NULL) m = &pinned[find(pinned, pinned_count, r->base)];
+    size_t from = (size_t)((const char *)r->base - m->base);
+    sim_touch(&m->history, item, from, from + r->bytes, r->writes != 0);
+  }
 }
 
+int sim_report_memory(void) {
+  int found = 0;
+  for (int d = 0; d < SIM_MAX_DEVICES; d++)
+    for (int i = 0; i < arenas[d].count; i++) {
+      const allocation *m = &arenas[d].list[i];
+      if (m->freeing) continue;
+      sim_open_also(1u << d);
+      check_guard(m);
+      fprintf(stderr, "tlua-sim: leak: %zu bytes of device %d at %p\n", m->bytes, d, (void *)m->base);
+      found++;
+    }
+  for (int i = 0; i < pinned_count; i++, found++)
+    fprintf(stderr, "tlua-sim: leak: %zu pinned bytes at %p\n", pinned[i].bytes, (void *)pinned[i].base);
+  return found;
+}
+
+/* ---- device memory ---- */
+
+static cudaError_t allocate_now(void **p, size_t bytes) {
+  cudaError_t e = sim_refuse_unsafe("cudaMalloc");
+  return e == cudaSuccess ? allocate(p, bytes, "cudaMalloc") : e;
+}
+
+cudaError_t CUDARTAPI cudaMalloc(void **p, size_t bytes) { SIM_API(cudaErrorMemoryAllocation, allocate_now(p, bytes)); }
+
 static cudaError_t free_now(void *p) {
-  if (p == NULL) return cudaSuccess;
+  cudaError_t e = p == NULL ? cudaSuccess : sim_refuse_unsafe("cudaFree");
+  if (e != cudaSuccess || p == NULL) return e;
   arena *a;
   int at;
   allocation *m = live(p, &a, &at);
@@ -212,17 +259,30 @@ static cudaError_t free_now(void *p) {
 
 cudaError_t CUDARTAPI cudaFree(void *p) { SIM_API(cudaSuccess, free_now(p)); }
 
+static void run_nothing(void *data, int device) { (void)data, (void)device; }
+
 static cudaError_t allocate_async(void **p, size_t bytes, cudaStream_t handle) {
   struct CUstream_st *s;
   cudaError_t e = sim_stream_of(handle, &s);
   if (e != cudaSuccess) return e;
   if (s->device != sim_current_device())
-    return sim_error(cudaErrorInvalidResourceHandle, "cudaMallocAsync: a stream of device %d, device %d is current", s->device,
-                     sim_current_device());
+    return sim_error(cudaErrorInvalidResourceHandle, "cudaMallocAsync: a stream of device %d, device %d is current",
+                     s->device, sim_current_device());
+  if (s->capture != NULL) return sim_error(cudaErrorNotSupported, "memory nodes of graphs are not modelled");
   e = allocate(p, bytes, "cudaMallocAsync");
-  if (e != cudaErrorMemoryAllocation) return e;
-  sim_wait_device(s->device); /* frees that were not reached yet */
-  return allocate(p, bytes, "cudaMallocAsync");
+  if (e == cudaErrorMemoryAllocation) {
+    sim_wait_device(s->device); /* frees that were not reached yet */
+    e = allocate(p, bytes, "cudaMallocAsync");
+  }
+  if (e != cudaSuccess || *p == NULL) return e;
+  /* other streams must come after this place in the stream, as if the memory were written here */
+  return sim_append(s,
+                    &(sim_work){.name = "cudaMallocAsync",
+                                .device = s->device,
+                                .run = run_nothing,
+                                .ranges = 1,
+                                .range = &(sim_range){*p, bytes, 1}},
+                    NULL);
 }
 
 cudaError_t CUDARTAPI cudaMallocAsync(void **p, size_t bytes, cudaStream_t stream) {
@@ -245,10 +305,17 @@ static cudaError_t free_async(void *p, cudaStream_t handle) {
     return cudaErrorInvalidValue;
   }
   if (a != &arenas[s->device])
-    return sim_error(cudaErrorInvalidValue, "cudaFreeAsync: memory of device %d on a stream of device %d", (int)(a - arenas),
-                     s->device);
+    return sim_error(cudaErrorInvalidValue, "cudaFreeAsync: memory of device %d on a stream of device %d",
+                     (int)(a - arenas), s->device);
+  if (s->capture != NULL) return sim_error(cudaErrorNotSupported, "memory nodes of graphs are not modelled");
   m->freeing = true;
-  sim_work w = {.name = "cudaFreeAsync", .device = s->device, .run = run_free, .data = &p, .bytes = sizeof p};
+  sim_work w = {.name = "cudaFreeAsync",
+                .device = s->device,
+                .run = run_free,
+                .data = &p,
+                .bytes = sizeof p,
+                .ranges = 1,
+                .range = &(sim_range){p, m->bytes, 1}};
   return sim_append(s, &w, NULL);
 }
 
@@ -268,7 +335,8 @@ cudaError_t CUDARTAPI cudaMemGetInfo(size_t *unused, size_t *total) {
 
 static cudaError_t allocate_pinned(void **out, size_t bytes, unsigned flags) {
   *out = NULL;
-  if (bytes == 0) return cudaSuccess;
+  cudaError_t e = sim_refuse_unsafe("cudaHostAlloc");
+  if (e != cudaSuccess || bytes == 0) return e;
   if ((flags & ~(unsigned)(cudaHostAllocPortable | cudaHostAllocWriteCombined)) != 0)
     return sim_error(cudaErrorNotSupported, "cudaHostAlloc: flags %u are not modelled", flags);
   void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -292,7 +360,8 @@ cudaError_t CUDARTAPI cudaHostAlloc(void **p, size_t bytes, unsigned flags) {
 }
 
 static cudaError_t free_pinned(void *p) {
-  if (p == NULL) return cudaSuccess;
+  cudaError_t e = p == NULL ? cudaSuccess : sim_refuse_unsafe("cudaFreeHost");
+  if (e != cudaSuccess || p == NULL) return e;
   int at = find(pinned, pinned_count, p);
   if (at == pinned_count || pinned[at].base != p) {
     sim_fault("bad-free", "cudaFreeHost: %p is no pinned allocation", p);
@@ -300,6 +369,7 @@ static cudaError_t free_pinned(void *p) {
   }
   for (int i = 0; i < sim_devices(); i++) sim_wait_device(i);
   munmap(p, pinned[at].bytes);
+  sim_history_free(pinned[at].history);
   removed(pinned, &pinned_count, at);
   return cudaSuccess;
 }

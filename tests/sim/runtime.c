@@ -3,13 +3,15 @@
  * TLUA_SIM_DEVICES=n   how many GPUs there are (2; 0: cudaErrorNoDevice)
  * TLUA_SIM_DRIVER=old  every call fails with cudaErrorInsufficientDriver
  * TLUA_SIM_FAIL=k      the k-th call that can fail does; FUNCTION:k counts that function's calls only
- * TLUA_SIM_LOG=1       errors are explained on stderr */
+ * TLUA_SIM_LOG=1       errors are explained on stderr
+ * TLUA_SIM_LEAKS=1     what was not freed or destroyed is reported at exit, which is then with code 66 */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "runtime.h"
 
@@ -19,7 +21,9 @@ static _Thread_local cudaError_t last_error;
 static _Thread_local int current;
 static _Thread_local bool in_callback;
 static int devices;
-static bool old_driver, log_errors;
+static bool old_driver, log_errors, forked;
+static int depth; /* of the lock */
+static _Thread_local bool known_thread;
 static long long calls, fail_at;
 static char fail_function[64];
 
@@ -34,6 +38,19 @@ long long sim_setting(const char *name, long long otherwise) {
   }
   return value;
 }
+
+static void report_leaks(void) {
+  sim_lock();
+  int leaks = sim_report_handles() + sim_report_graphs() + sim_report_memory();
+  if (leaks > 0 && !forked) {
+    fprintf(stderr, "tlua-sim: leak: %d things were not freed\n", leaks);
+    fflush(NULL);
+    _exit(66);
+  }
+  sim_unlock();
+}
+
+static void in_child(void) { forked = true; }
 
 static void start(void) {
   pthread_mutexattr_t attributes;
@@ -54,18 +71,41 @@ static void start(void) {
     if (colon != NULL) snprintf(fail_function, sizeof fail_function, "%.*s", (int)(colon - fail), fail);
     fail_at = atoll(colon != NULL ? colon + 1 : fail);
   }
+  if (sim_setting("TLUA_SIM_LEAKS", 0) != 0) atexit(report_leaks);
+  pthread_atfork(NULL, NULL, in_child);
+  sim_protect_start();
 }
 
 void sim_lock(void) {
   pthread_once(&once, start);
   pthread_mutex_lock(&lock);
+  depth++;
+  if (!known_thread) {
+    known_thread = true;
+    sim_protect_thread();
+  }
 }
 
-void sim_unlock(void) { pthread_mutex_unlock(&lock); }
+void sim_unlock(void) {
+  if (depth == 1) sim_open(0);
+  depth--;
+  pthread_mutex_unlock(&lock);
+}
+
+void sim_pause(void (*what)(void *), void *argument, bool callback) {
+  int held = depth;
+  sim_open(0);
+  depth = 0;
+  for (int i = 0; i < held; i++) pthread_mutex_unlock(&lock);
+  in_callback = callback;
+  what(argument);
+  in_callback = false;
+  for (int i = 0; i < held; i++) pthread_mutex_lock(&lock);
+  depth = held;
+}
 
 int sim_current_device(void) { return current; }
 int sim_devices(void) { return devices; }
-void sim_in_callback(bool inside) { in_callback = inside; }
 
 int sim_call_fails(const char *function) {
   sim_lock();
@@ -92,6 +132,8 @@ cudaError_t sim_enter(const char *function, cudaError_t failure) {
   sim_lock();
   if (old_driver) return cudaErrorInsufficientDriver;
   if (devices == 0) return cudaErrorNoDevice;
+  if (forked)
+    return sim_error(cudaErrorInitializationError, "%s: in a child of a process that had used the runtime", function);
   if (in_callback) return sim_error(cudaErrorNotPermitted, "%s: called from a host function of a stream", function);
   if (failure != cudaSuccess && sim_call_fails(function)) return sim_error(failure, "%s: fails on request", function);
   return cudaSuccess;
@@ -127,43 +169,44 @@ cudaError_t CUDARTAPI cudaGetLastError(void) {
 cudaError_t CUDARTAPI cudaPeekAtLastError(void) { return last_error; }
 
 /* What the runtime says about the errors that the simulator gives; the names are the enumerators'. */
-#define SIM_ERRORS(X)                                                                                                  \
-  X(cudaSuccess, "no error")                                                                                           \
-  X(cudaErrorInvalidValue, "invalid argument")                                                                         \
-  X(cudaErrorMemoryAllocation, "out of memory")                                                                        \
-  X(cudaErrorInvalidConfiguration, "invalid configuration argument")                                                   \
-  X(cudaErrorInsufficientDriver, "CUDA driver version is insufficient for CUDA runtime version")                       \
-  X(cudaErrorInvalidDeviceFunction, "invalid device function")                                                         \
-  X(cudaErrorNoDevice, "no CUDA-capable device is detected")                                                           \
-  X(cudaErrorInvalidDevice, "invalid device ordinal")                                                                  \
-  X(cudaErrorPeerAccessUnsupported, "peer access is not supported between these two devices")                          \
-  X(cudaErrorPeerAccessAlreadyEnabled, "peer access is already enabled")                                               \
-  X(cudaErrorPeerAccessNotEnabled, "peer access has not been enabled")                                                 \
-  X(cudaErrorInvalidResourceHandle, "invalid resource handle")                                                         \
-  X(cudaErrorIllegalState, "the operation cannot be performed in the present state")                                   \
-  X(cudaErrorNotReady, "device not ready")                                                                             \
-  X(cudaErrorIllegalAddress, "an illegal memory access was encountered")                                               \
-  X(cudaErrorLaunchOutOfResources, "too many resources requested for launch")                                          \
-  X(cudaErrorHostMemoryAlreadyRegistered, "part or all of the requested memory range is already mapped")               \
-  X(cudaErrorHostMemoryNotRegistered, "pointer does not correspond to a registered memory region")                     \
-  X(cudaErrorLaunchFailure, "unspecified launch failure")                                                              \
-  X(cudaErrorNotPermitted, "operation not permitted")                                                                  \
-  X(cudaErrorNotSupported, "operation not supported")                                                                  \
-  X(cudaErrorStreamCaptureUnsupported, "operation not permitted when stream is capturing")                             \
-  X(cudaErrorStreamCaptureInvalidated, "operation failed due to a previous error during capture")                      \
-  X(cudaErrorStreamCaptureMerge, "operation would result in a merge of separate capture sequences")                    \
-  X(cudaErrorStreamCaptureUnmatched, "capture was not ended in the same stream as it began")                           \
-  X(cudaErrorStreamCaptureUnjoined, "capturing stream has unjoined work")                                              \
-  X(cudaErrorStreamCaptureIsolation, "dependency created on uncaptured work in another stream")                        \
-  X(cudaErrorStreamCaptureImplicit, "operation would make the legacy stream depend on a capturing blocking stream")    \
-  X(cudaErrorCapturedEvent, "operation not permitted on an event last recorded in a capturing stream")                 \
-  X(cudaErrorStreamCaptureWrongThread, "attempt to terminate a thread-local capture sequence from another thread")     \
-  X(cudaErrorGraphExecUpdateFailure, "the graph update was not performed because it included changes which violated "  \
-                                     "constraints specific to instantiated graph update")                              \
+#define SIM_ERRORS(X)                                                                                                 \
+  X(cudaSuccess, "no error")                                                                                          \
+  X(cudaErrorInvalidValue, "invalid argument")                                                                        \
+  X(cudaErrorMemoryAllocation, "out of memory")                                                                       \
+  X(cudaErrorInitializationError, "initialization error")                                                             \
+  X(cudaErrorInvalidConfiguration, "invalid configuration argument")                                                  \
+  X(cudaErrorInsufficientDriver, "CUDA driver version is insufficient for CUDA runtime version")                      \
+  X(cudaErrorInvalidDeviceFunction, "invalid device function")                                                        \
+  X(cudaErrorNoDevice, "no CUDA-capable device is detected")                                                          \
+  X(cudaErrorInvalidDevice, "invalid device ordinal")                                                                 \
+  X(cudaErrorPeerAccessUnsupported, "peer access is not supported between these two devices")                         \
+  X(cudaErrorPeerAccessAlreadyEnabled, "peer access is already enabled")                                              \
+  X(cudaErrorPeerAccessNotEnabled, "peer access has not been enabled")                                                \
+  X(cudaErrorInvalidResourceHandle, "invalid resource handle")                                                        \
+  X(cudaErrorIllegalState, "the operation cannot be performed in the present state")                                  \
+  X(cudaErrorNotReady, "device not ready")                                                                            \
+  X(cudaErrorIllegalAddress, "an illegal memory access was encountered")                                              \
+  X(cudaErrorLaunchOutOfResources, "too many resources requested for launch")                                         \
+  X(cudaErrorHostMemoryAlreadyRegistered, "part or all of the requested memory range is already mapped")              \
+  X(cudaErrorHostMemoryNotRegistered, "pointer does not correspond to a registered memory region")                    \
+  X(cudaErrorLaunchFailure, "unspecified launch failure")                                                             \
+  X(cudaErrorNotPermitted, "operation not permitted")                                                                 \
+  X(cudaErrorNotSupported, "operation not supported")                                                                 \
+  X(cudaErrorStreamCaptureUnsupported, "operation not permitted when stream is capturing")                            \
+  X(cudaErrorStreamCaptureInvalidated, "operation failed due to a previous error during capture")                     \
+  X(cudaErrorStreamCaptureMerge, "operation would result in a merge of separate capture sequences")                   \
+  X(cudaErrorStreamCaptureUnmatched, "capture was not ended in the same stream as it began")                          \
+  X(cudaErrorStreamCaptureUnjoined, "capturing stream has unjoined work")                                             \
+  X(cudaErrorStreamCaptureIsolation, "dependency created on uncaptured work in another stream")                       \
+  X(cudaErrorStreamCaptureImplicit, "operation would make the legacy stream depend on a capturing blocking stream")   \
+  X(cudaErrorCapturedEvent, "operation not permitted on an event last recorded in a capturing stream")                \
+  X(cudaErrorStreamCaptureWrongThread, "attempt to terminate a thread-local capture sequence from another thread")    \
+  X(cudaErrorGraphExecUpdateFailure, "the graph update was not performed because it included changes which violated " \
+                                     "constraints specific to instantiated graph update")                             \
   X(cudaErrorUnknown, "unknown error")
 
 const char *CUDARTAPI cudaGetErrorString(cudaError_t error) {
-#define X(name, text)                                                                                                  \
+#define X(name, text) \
   case name: return text;
   switch (error) {
     SIM_ERRORS(X)
@@ -173,7 +216,7 @@ const char *CUDARTAPI cudaGetErrorString(cudaError_t error) {
 }
 
 const char *CUDARTAPI cudaGetErrorName(cudaError_t error) {
-#define X(name, text)                                                                                                  \
+#define X(name, text) \
   case name: return #name;
   switch (error) {
     SIM_ERRORS(X)

@@ -11,17 +11,17 @@
 
 #include "sim.h"
 
-enum { SIM_MAX_DEVICES = 8, SIM_DEFAULT_SHARED = 48 << 10, SIM_MAX_SHARED = 99 << 10 };
+enum { SIM_LANES = 64, SIM_MAX_DEVICES = 8, SIM_DEFAULT_SHARED = 48 << 10, SIM_MAX_SHARED = 99 << 10 };
 
 /* ---- calls: runtime.c ---- */
 
 /* Every public function: takes the lock, fails on request with `failure` (cudaSuccess: never), runs, gives the lock back
  * and leaves an error where cudaGetLastError finds it. */
-#define SIM_API(failure, expression)                                                                                   \
-  do {                                                                                                                 \
-    cudaError_t error_ = sim_enter(__func__, failure);                                                                 \
-    if (error_ == cudaSuccess) error_ = (expression);                                                                  \
-    return sim_leave(error_);                                                                                          \
+#define SIM_API(failure, expression)                   \
+  do {                                                 \
+    cudaError_t error_ = sim_enter(__func__, failure); \
+    if (error_ == cudaSuccess) error_ = (expression);  \
+    return sim_leave(error_);                          \
   } while (0)
 cudaError_t sim_enter(const char *function, cudaError_t failure);
 cudaError_t sim_leave(cudaError_t error);
@@ -33,8 +33,8 @@ long long sim_setting(const char *name, long long otherwise);
 int sim_current_device(void);
 int sim_devices(void);
 cudaError_t sim_check_device(int device);
-/* The thread is inside a cudaLaunchHostFunc callback, which must not call the runtime. */
-void sim_in_callback(bool inside);
+/* Leaves the lock for a while, for host code that may need it: a callback, another thread. */
+void sim_pause(void (*what)(void *), void *argument, bool callback);
 
 /* ---- handles ---- */
 
@@ -49,15 +49,20 @@ void sim_bury(void *handle);
 typedef struct sim_work {
   const char *name;
   int device;
-  sim_work_fn *run;   /* NULL: a marker, done when what it waits for is */
-  sim_poll_fn *poll;  /* instead of run: 1 done, 0 ask again */
-  bool callback;      /* host code: runs without the lock and without device memory */
-  void *data;         /* own copy */
+  sim_work_fn *run;  /* NULL: a marker, done when what it waits for is */
+  sim_poll_fn *poll; /* instead of run: 1 done, 0 ask again */
+  bool callback;     /* host code: runs without the lock and without device memory */
+  void *data;        /* own copy */
   size_t bytes;
   int ranges;
-  sim_range *range; /* own copy */
+  sim_range *range; /* own copy: memory it touches, of devices or pinned */
   double seconds;   /* simulated */
+  int lane;
 } sim_work;
+
+/* sim_work with copies of what it points at, and their release. */
+void sim_work_copy(sim_work *to, const sim_work *from);
+void sim_work_free(sim_work *work);
 
 typedef struct sim_item sim_item;
 struct sim_item {
@@ -65,8 +70,10 @@ struct sim_item {
   uint64_t number; /* order of submission */
   int refs, unmet; /* owners; items it still waits for */
   bool done, running;
-  uint64_t polled, marked;
-  double finish; /* simulated seconds */
+  uint64_t polled, marked; /* rounds of work.c */
+  uint64_t polled_before;  /* how often a poll function was asked */
+  double finish;           /* simulated seconds */
+  uint32_t clock[SIM_LANES];
   sim_item **needs, **dependents;
   int need_count, dependent_count;
   sim_item *previous, *next; /* all that are not done */
@@ -81,16 +88,43 @@ void sim_replace(sim_item **slot, sim_item *item); /* takes a new reference */
 void sim_wait(sim_item *item);
 /* Lets the device make some progress, as time does while the host asks. */
 void sim_progress(sim_item *wanted);
-void sim_work_free(sim_work *work);
+/* What this thread runs just now, NULL: host code. */
+const sim_item *sim_running(void);
+void *sim_checked(void *p); /* ends the process where malloc gave NULL */
+
+/* ---- order: race.c ---- */
+
+/* Vector clocks: each stream is a lane (more streams than lanes share them), each item a tick of its lane. The clock of
+ * an item tells for every lane the last tick that came before it. Only devices have lanes: the host learns what it
+ * waited for and passes that on to what it submits. */
+int sim_lane_open(void);
+void sim_lane_close(int lane);
+void sim_clock_start(sim_item *item); /* a new item, before its needs are added: knows what the host knows */
+void sim_clock_join(sim_item *item, const sim_item *before);
+void sim_host_saw(const sim_item *item);
+/* Waits as host code: what the host does next comes after the item. */
+void sim_host_wait(sim_item *item);
+/* What was done with one allocation; a fault if it is not ordered with what was done before. */
+typedef struct sim_history sim_history;
+void sim_touch(sim_history **history, const sim_item *item, size_t from, size_t to, bool writes);
+void sim_history_free(sim_history *history);
 
 /* ---- streams and events: stream.c ---- */
+
+/* Nodes of a graph, by number. */
+typedef struct sim_nodes {
+  int *list;
+  int count;
+} sim_nodes;
 
 struct CUstream_st {
   sim_kind kind;
   int device;
   bool blocking, legacy;
-  int priority;
+  int priority, lane;
   sim_item *last;
+  struct sim_capture *capture; /* graph.c; NULL: not capturing */
+  sim_nodes frontier;          /* what the next captured node comes after */
   struct CUstream_st *next;
 };
 
@@ -98,22 +132,60 @@ struct CUevent_st {
   sim_kind kind;
   int device;
   unsigned flags;
-  sim_item *item; /* NULL: never recorded */
+  sim_item *item;   /* NULL: never recorded, or in a capture */
+  uint64_t capture; /* number of the capture it was last recorded in, 0: none */
+  sim_nodes frontier;
+  struct CUevent_st *next;
 };
 
 /* The stream behind a handle; an error for what is no stream or no longer one. */
 cudaError_t sim_stream_of(cudaStream_t handle, struct CUstream_st **stream);
-/* Appends work; `item`, where it is not NULL, takes a reference on what was appended. */
+struct CUstream_st *sim_streams(void); /* all that live, legacy streams apart */
+/* Appends work, or a node to the graph that captures the stream. `item`, where it is not NULL, takes a reference on what
+ * was appended; it is refused with an error in a capture. */
 cudaError_t sim_append(struct CUstream_st *stream, const sim_work *work, sim_item **item);
 /* All work of a device. */
 void sim_wait_device(int device);
+int sim_report_handles(void); /* what was not destroyed: how many, each in a line on stderr */
+
+/* ---- capture: graph.c ---- */
+
+/* An error, and the end of the captures concerned, where a call is not allowed now: one that waits for a stream (or may
+ * not meet a capture at all), one that a capture of this thread's or of any thread's forbids. */
+cudaError_t sim_refuse_captured(struct CUstream_st *stream, const char *function);
+cudaError_t sim_refuse_captured_event(struct CUevent_st *event, const char *function);
+cudaError_t sim_refuse_unsafe(const char *function);
+/* Work on a legacy stream while a blocking stream of its device is captured. */
+cudaError_t sim_refuse_implicit(int device, const char *function);
+cudaError_t sim_capture_work(struct CUstream_st *stream, const sim_work *work);
+cudaError_t sim_capture_record(struct CUstream_st *stream, struct CUevent_st *event);
+cudaError_t sim_capture_wait(struct CUstream_st *stream, struct CUevent_st *event);
+int sim_report_graphs(void);
 
 /* ---- memory: memory.c ---- */
 
 size_t sim_device_memory(void);
+/* A device's arena; NULL before its first allocation. */
+char *sim_arena(int device);
 /* A pinned allocation around an address. */
 int sim_pinned_of(const void *p, const void **base, size_t *bytes);
-/* The checks of a piece of work's ranges when it is submitted and when it runs. */
+/* Are a piece of work's ranges memory that is allocated? Looked at when it is submitted and when it runs. */
 cudaError_t sim_check_ranges(const char *name, int ranges, const sim_range *range);
+/* Who touched them last? An item is about to run. */
+void sim_touch_ranges(const sim_item *item);
+int sim_report_memory(void);
+
+/* ---- page protection: protect.c ---- */
+
+/* Host code sees no device memory. Makes exactly the arenas in `devices` accessible (a bit each), or some more. */
+void sim_open(unsigned devices);
+void sim_open_also(unsigned devices);
+void sim_protect_start(void);
+void sim_protect_thread(void); /* a thread's first call: an alternate stack for the fault handler */
+/* Host memory that a pending copy reads or writes; over when it runs. */
+void sim_pend(const sim_item *item);
+void sim_unpend(const sim_item *item);
+/* Devices that may be touched by what runs on one. */
+unsigned sim_peers(int device);
 
 #endif

@@ -5,10 +5,13 @@
  *   runtime.c     the CUDA runtime: errors, devices, settings
  *   work.c        what was submitted and the order it runs in
  *   memory.c, copy.c, stream.c, graph.c   arenas, copies, streams and events, capture
+ *   protect.c, race.c   host code that touches what it must not; work that nothing orders
  *   cublaslt.c, cudnn.c, nccl.c   the libraries, on top of sim_enqueue
  */
 #ifndef TLUA_SIM_H
 #define TLUA_SIM_H
+
+#include <stdint.h>
 
 #include <cuda_runtime_api.h>
 
@@ -68,9 +71,18 @@ void sim_fault(const char *kind, const char *format, ...) __attribute__((format(
 int sim_device_of(const void *p);
 /* The live allocation around an address, 0 if there is none (freed, or between allocations). */
 int sim_allocation_of(const void *p, const void **base, size_t *bytes);
+/* Order, for the stream-race checker. A moment stands for the work that runs just now; sim_comes_after: is what runs now
+ * ordered (by a stream, an event, a wait of the host) behind that moment? */
+typedef struct sim_moment {
+  uint32_t lane, tick; /* lane < 64 */
+} sim_moment;
+sim_moment sim_now(void);
+int sim_comes_after(sim_moment before);
 /* What the checkers want to know, where they are built in. */
 void sim_memory_allocated(const void *base, size_t bytes) __attribute__((weak));
 void sim_memory_freed(const void *base, size_t bytes) __attribute__((weak));
+/* A copy, a fill or a library call touches device memory, when it runs. */
+void sim_memory_touched(const void *base, size_t bytes, int writes) __attribute__((weak));
 
 #ifdef __cplusplus
 }

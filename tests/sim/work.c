@@ -2,13 +2,15 @@
  *
  * An item runs only when somebody waits for it or for something after it. TLUA_SIM_SEED=0 (default) runs exactly what
  * is waited for, so that whatever else was submitted comes as late as can be; any other seed runs a random order that
- * the waits allow, with streams that are suddenly fast or slow. */
+ * the waits allow, with streams that are suddenly fast or slow. TLUA_SIM_TIMEOUT: seconds that a wait may see no progress
+ * at all before it is called a deadlock (60). */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "runtime.h"
 
@@ -20,11 +22,15 @@ static struct {
   sim_item **ready;
   int readies, room;
   uint64_t number, mark, round;
-  uint64_t random; /* state; 0: not random */
+  uint64_t random;    /* state; 0: not random */
+  long long patience; /* seconds without any progress */
   bool started;
 } work;
+static _Thread_local sim_item *running;
 
-static void *checked(void *p) {
+const sim_item *sim_running(void) { return running; }
+
+void *sim_checked(void *p) {
   if (p == NULL) {
     fputs("tlua-sim: the host is out of memory\n", stderr);
     abort();
@@ -42,12 +48,24 @@ static uint64_t random_number(void) {
 static void start(void) {
   uint64_t seed = (uint64_t)sim_setting("TLUA_SIM_SEED", 0);
   work.random = seed == 0 ? 0 : seed * 0x9e3779b97f4a7c15u + 1;
+  work.patience = sim_setting("TLUA_SIM_TIMEOUT", 60);
   work.started = true;
 }
 
 sim_item *sim_keep(sim_item *item) {
   if (item != NULL) item->refs++;
   return item;
+}
+
+static void *copied(const void *data, size_t bytes) {
+  if (bytes == 0) return NULL;
+  return memcpy(sim_checked(malloc(bytes)), data, bytes);
+}
+
+void sim_work_copy(sim_work *to, const sim_work *from) {
+  *to = *from;
+  to->data = copied(from->data, from->bytes);
+  to->range = copied(from->range, sizeof *from->range * (size_t)from->ranges);
 }
 
 void sim_work_free(sim_work *w) {
@@ -80,7 +98,7 @@ static void becomes_ready(sim_item *item) {
   }
   if (work.readies == work.room) {
     work.room = work.room == 0 ? 64 : 2 * work.room;
-    work.ready = checked(realloc(work.ready, sizeof *work.ready * (size_t)work.room));
+    work.ready = sim_checked(realloc(work.ready, sizeof *work.ready * (size_t)work.room));
   }
   work.ready[work.readies++] = item;
 }
@@ -118,6 +136,7 @@ static void finish(sim_item *item) {
 
 static void add_need(sim_item *item, sim_item *need) {
   if (need == NULL) return;
+  sim_clock_join(item, need);
   if (need->finish > item->finish) item->finish = need->finish;
   if (need->done) return;
   for (int i = 0; i < item->need_count; i++)
@@ -125,14 +144,9 @@ static void add_need(sim_item *item, sim_item *need) {
   item->needs[item->need_count++] = sim_keep(need);
   int n = need->dependent_count;
   if ((n & (n - 1)) == 0)
-    need->dependents = checked(realloc(need->dependents, sizeof *need->dependents * (size_t)(n == 0 ? 1 : 2 * n)));
+    need->dependents = sim_checked(realloc(need->dependents, sizeof *need->dependents * (size_t)(n == 0 ? 1 : 2 * n)));
   need->dependents[need->dependent_count++] = sim_keep(item);
   item->unmet++;
-}
-
-static void *copied(const void *data, size_t bytes) {
-  if (bytes == 0) return NULL;
-  return memcpy(checked(malloc(bytes)), data, bytes);
 }
 
 sim_item *sim_submit(const sim_work *w, int needs, sim_item *const *need) {
@@ -141,10 +155,8 @@ sim_item *sim_submit(const sim_work *w, int needs, sim_item *const *need) {
     uint64_t enough = work.first->number + QUEUE_LIMIT / 2;
     while (work.first != NULL && work.first->number < enough) sim_wait(work.first);
   }
-  sim_item *item = checked(calloc(1, sizeof *item));
-  item->work = *w;
-  item->work.data = copied(w->data, w->bytes);
-  item->work.range = copied(w->range, sizeof *w->range * (size_t)w->ranges);
+  sim_item *item = sim_checked(calloc(1, sizeof *item));
+  sim_work_copy(&item->work, w);
   item->number = ++work.number;
   item->refs = 2; /* the caller's and the list's */
   item->previous = work.last;
@@ -152,10 +164,17 @@ sim_item *sim_submit(const sim_work *w, int needs, sim_item *const *need) {
   else work.first = item;
   work.last = item;
   work.pending++;
-  item->needs = checked(calloc((size_t)needs + 1, sizeof *item->needs));
+  item->needs = sim_checked(calloc((size_t)needs + 1, sizeof *item->needs));
+  sim_clock_start(item);
   for (int i = 0; i < needs; i++) add_need(item, need[i]);
+  sim_pend(item);
   if (item->unmet == 0) becomes_ready(item);
   return item;
+}
+
+static void run_callback(void *data) {
+  sim_item *item = data;
+  item->work.run(item->work.data, item->work.device);
 }
 
 /* Returns whether it got done. */
@@ -164,15 +183,24 @@ static bool run(sim_item *item) {
   item->running = true;
   bool done = true;
   if (item->work.callback) {
-    sim_unlock();
-    sim_in_callback(true);
-    item->work.run(item->work.data, item->work.device);
-    sim_in_callback(false);
-    sim_lock();
+    sim_pause(run_callback, item, true);
   } else {
-    sim_check_ranges(item->work.name, item->work.ranges, item->work.range);
-    if (item->work.poll != NULL) done = item->work.poll(item->work.data, item->work.device) != 0;
-    else item->work.run(item->work.data, item->work.device);
+    sim_unpend(item);
+    unsigned devices = sim_peers(item->work.device);
+    for (int i = 0; i < item->work.ranges; i++) {
+      int device = sim_device_of(item->work.range[i].base);
+      if (device >= 0) devices |= 1u << device;
+    }
+    sim_item *outer = running;
+    running = item;
+    if (sim_check_ranges(item->work.name, item->work.ranges, item->work.range) == cudaSuccess) {
+      if (item->polled_before == 0) sim_touch_ranges(item);
+      sim_open(devices);
+      if (item->work.poll != NULL) done = item->work.poll(item->work.data, item->work.device) != 0;
+      else item->work.run(item->work.data, item->work.device);
+      item->polled_before++;
+    }
+    running = outer;
   }
   item->running = false;
   if (done) {
@@ -190,10 +218,9 @@ static void mark(sim_item *item) {
   for (int i = 0; i < item->need_count; i++) mark(item->needs[i]);
 }
 
-/* How fast a device's part of the work is just now, for a random order: changes from time to time. */
+/* How fast a stream is just now, for a random order: changes from time to time. */
 static uint64_t speed(const sim_item *item, uint64_t phase) {
-  uint64_t x = phase * 0x9e3779b97f4a7c15u ^ (uint64_t)(uintptr_t)item->work.name * 0xbf58476d1ce4e5b9u ^
-               (uint64_t)item->work.device * 0x94d049bb133111ebu;
+  uint64_t x = phase * 0x9e3779b97f4a7c15u ^ ((uint64_t)item->work.lane + 1) * 0xbf58476d1ce4e5b9u;
   x ^= x >> 31;
   return x * 0x9e3779b97f4a7c15u;
 }
@@ -210,10 +237,25 @@ static sim_item *choose(bool marked, uint64_t phase) {
   return best;
 }
 
-static void let_others_run(void) {
-  sim_unlock();
+static void sleep_a_little(void *nothing) {
+  (void)nothing;
   nanosleep(&(struct timespec){0, 50000}, NULL);
-  sim_lock();
+}
+
+static double now(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void blocked(const sim_item *target, double since) {
+  if (now() - since < (double)work.patience) return;
+  for (int i = 0; i < work.readies; i++)
+    if (!work.ready[i]->running)
+      sim_fault("deadlock", "device %d waits in vain for %s", work.ready[i]->work.device, work.ready[i]->work.name);
+  sim_fault("deadlock", "the host waits in vain for %s of device %d", target->work.name, target->work.device);
+  fflush(NULL);
+  _exit(66);
 }
 
 void sim_wait(sim_item *target) {
@@ -224,18 +266,24 @@ void sim_wait(sim_item *target) {
   mark(target);
   bool only_needed = work.random == 0 || random_number() % 2 == 0;
   uint64_t phase = work.random;
+  double idle_since = 0;
   while (!target->done) {
     sim_item *item = choose(only_needed, phase);
     if (item == NULL && only_needed) item = choose(false, phase); /* a blocked collective may need another's */
     if (item == NULL) {
-      let_others_run();
+      if (idle_since == 0) idle_since = now();
+      sim_pause(sleep_a_little, NULL, false);
+      if (!target->done) blocked(target, idle_since);
       work.round++;
       work.mark++;
       mark(target);
       continue;
     }
     item->polled = work.round;
-    if (run(item)) work.round++;
+    if (run(item)) {
+      work.round++;
+      idle_since = 0;
+    }
     if (work.random != 0 && random_number() % 8 == 0) phase = work.random;
   }
   sim_drop(target);
@@ -248,7 +296,7 @@ void sim_progress(sim_item *wanted) {
   work.round++;
   mark(wanted);
   sim_item *item = choose(true, work.random);
-  if (item == NULL) let_others_run();
+  if (item == NULL) sim_pause(sleep_a_little, NULL, false);
   else run(item);
 }
 
@@ -268,12 +316,20 @@ static cudaError_t enqueue(cudaStream_t handle, sim_work *w) {
 
 cudaError_t sim_enqueue(cudaStream_t stream, const char *name, sim_work_fn *run_it, const void *data, size_t bytes,
                         int ranges, const sim_range *range) {
-  SIM_API(cudaSuccess, enqueue(stream, &(sim_work){.name = name, .run = run_it, .data = (void *)data, .bytes = bytes,
-                                                   .ranges = ranges, .range = (sim_range *)range}));
+  SIM_API(cudaSuccess, enqueue(stream, &(sim_work){.name = name,
+                                                   .run = run_it,
+                                                   .data = (void *)data,
+                                                   .bytes = bytes,
+                                                   .ranges = ranges,
+                                                   .range = (sim_range *)range}));
 }
 
 cudaError_t sim_enqueue_poll(cudaStream_t stream, const char *name, sim_poll_fn *poll, const void *data, size_t bytes,
                              int ranges, const sim_range *range) {
-  SIM_API(cudaSuccess, enqueue(stream, &(sim_work){.name = name, .poll = poll, .data = (void *)data, .bytes = bytes,
-                                                   .ranges = ranges, .range = (sim_range *)range}));
+  SIM_API(cudaSuccess, enqueue(stream, &(sim_work){.name = name,
+                                                   .poll = poll,
+                                                   .data = (void *)data,
+                                                   .bytes = bytes,
+                                                   .ranges = ranges,
+                                                   .range = (sim_range *)range}));
 }
