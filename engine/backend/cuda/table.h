@@ -11,14 +11,14 @@ extern "C" {
 void tl_cuda_fill_table(tl_kernels *table, const tl_kernels *cpu);
 
 /* Entries (kernels.h); weak while kernels are being written. */
-tl_status tl_cuda_copy(const tl_iter *it) __attribute__((weak));
+tl_status tl_cuda_copy(const tl_iter *it);
 tl_status tl_cuda_reduce(int kind, const tl_iter *it, int reduced, double p) __attribute__((weak));
 
 /* Any strides, no size but k is 0: of integers, or for k = 0 (kernels/cuda/gemm.cu). */
 tl_status tl_cuda_own_gemm(const tl_gemm *g);
 /* Batch norm of any layout and dtype (kernels/cuda/norm.cu). */
-tl_status tl_cuda_own_batch_norm(const tl_batch_norm_args *a) __attribute__((weak));
-tl_status tl_cuda_own_batch_norm_grad(const tl_batch_norm_grad_args *a) __attribute__((weak));
+tl_status tl_cuda_own_batch_norm(const tl_batch_norm_args *a);
+tl_status tl_cuda_own_batch_norm_grad(const tl_batch_norm_grad_args *a);
 
 #ifdef __cplusplus
 }
