@@ -1,0 +1,170 @@
+// reduce.cu: the reductions of backend/reduce.h.
+//
+// Sums, products and powers of floating dtypes accumulate in double, as on the CPU: that costs two double-precision
+// instructions an element, which a GPU with few such units still does about as fast as memory delivers.
+#include "fold.h"
+
+#include "backend/reduce.h"
+
+enum { FINISH_NOTHING, FINISH_DIVIDE, FINISH_DIVIDE_ROOT, FINISH_ROOT, FINISH_POWER, FINISH_CENTRE };
+
+// ---- the operations ----
+
+template <typename C> using wide_t = std::conditional_t<std::is_same_v<C, int64_t>, int64_t, double>;
+
+static __device__ inline double plus(double a, double b) { return a + b; }
+static __device__ inline int64_t plus(int64_t a, int64_t b) { return (int64_t)((uint64_t)a + (uint64_t)b); }
+static __device__ inline double times(double a, double b) { return a * b; }
+static __device__ inline int64_t times(int64_t a, int64_t b) { return (int64_t)((uint64_t)a * (uint64_t)b); }
+
+template <typename C> static __device__ inline C lowest() {
+  if constexpr (std::is_same_v<C, int64_t>) return INT64_MIN;
+  else return -(C)INFINITY;
+}
+template <typename C> static __device__ inline C highest() {
+  if constexpr (std::is_same_v<C, int64_t>) return INT64_MAX;
+  else return (C)INFINITY;
+}
+
+static __device__ inline double finished(const gpu_fold &a, double v) {
+  switch (a.finish) {
+    case FINISH_DIVIDE: return v / a.divisor;
+    case FINISH_DIVIDE_ROOT: return sqrt(v / a.divisor);
+    case FINISH_ROOT: return sqrt(v);
+    default: return v;
+  }
+}
+
+// WIDE: accumulates in double or int64; else in the type of the values.
+template <bool WIDE> struct op_base {
+  enum { ends_alone = false };
+  template <typename C> using acc = std::conditional_t<WIDE, wide_t<C>, C>;
+  template <typename C, typename A> static __device__ inline void write(const gpu_fold &a, uint32_t o, A v) {
+    char *to = a.out + (size_t)o * a.out_size;
+    if constexpr (std::is_same_v<C, int64_t>) gpu_store_as<int64_t>(a.out_dtype, to, v);
+    else if (a.finish == FINISH_CENTRE) a.centre[o] = (double)v / a.divisor;
+    else gpu_store_as<double>(a.out_dtype, to, finished(a, (double)v));
+  }
+};
+
+#define OP(name, WIDE, JOIN, INIT, STEP)                                                                              \
+  struct name : op_base<WIDE> {                                                                                       \
+    template <typename C> static __device__ inline acc<C> init() { return (acc<C>)(INIT); }                           \
+    template <typename A> static __device__ inline A join(A a, A b) { return JOIN(a, b); }                            \
+    template <typename C> static __device__ inline acc<C> step(acc<C> a, C x, int64_t, double centre, double p) {     \
+      const acc<C> v = (acc<C>)x;                                                                                     \
+      (void)v, (void)centre, (void)p;                                                                                 \
+      return STEP;                                                                                                    \
+    }                                                                                                                 \
+  };
+#define LARGEST(a, b) gpu_largest()(a, b)
+#define SMALLEST(a, b) gpu_smallest()(a, b)
+OP(op_sum, true, plus, 0, plus(a, v))
+OP(op_prod, true, times, 1, times(a, v))
+OP(op_max, false, LARGEST, lowest<C>(), LARGEST(a, v))
+OP(op_min, false, SMALLEST, highest<C>(), SMALLEST(a, v))
+OP(op_all, false, SMALLEST, 1, v != 0 ? a : 0)
+OP(op_any, false, LARGEST, 0, v != 0 ? 1 : a)
+OP(op_count, true, plus, 0, a + (v != 0 ? 1 : 0))
+OP(op_abs, true, plus, 0, a + fabs(v))
+OP(op_square, true, plus, 0, a + v * v)
+OP(op_absmax, false, LARGEST, 0, LARGEST(a, (acc<C>)fabs(v)))
+OP(op_absmin, false, SMALLEST, highest<C>(), SMALLEST(a, (acc<C>)fabs(v)))
+OP(op_spread, true, plus, 0, a + (v - centre) * (v - centre))
+OP(op_power_sum, true, plus, 0, a + pow(fabs(v), p))
+
+// Its root is taken in the joining kernel, so that few kernels hold that code.
+struct op_power : op_power_sum {
+  enum { ends_alone = true };
+  template <typename C, typename A> static __device__ inline void write(const gpu_fold &a, uint32_t o, A v) {
+    gpu_store_as<double>(a.out_dtype, a.out + (size_t)o * a.out_size, pow(v, 1 / a.p));
+  }
+};
+
+// ---- which one ----
+
+template <typename C>
+static tl_status floating(int kind, double p, const tl_iter *it, int reduced, int compute, const gpu_fold *as) {
+  switch (kind) {
+    case TL_REDUCE_KIND_PROD: return gpu_fold_some<op_prod, C>("prod", it, reduced, compute, as);
+    case TL_REDUCE_KIND_MAX: return gpu_fold_some<op_max, C>("max", it, reduced, compute, as);
+    case TL_REDUCE_KIND_MIN: return gpu_fold_some<op_min, C>("min", it, reduced, compute, as);
+    case TL_REDUCE_KIND_ALL: return gpu_fold_some<op_all, C>("all", it, reduced, compute, as);
+    case TL_REDUCE_KIND_ANY: return gpu_fold_some<op_any, C>("any", it, reduced, compute, as);
+    case TL_REDUCE_KIND_NORM:
+      if (p == 2) return gpu_fold_some<op_square, C>("norm", it, reduced, compute, as);
+      if (p == 1) return gpu_fold_some<op_abs, C>("norm", it, reduced, compute, as);
+      if (p == 0) return gpu_fold_some<op_count, C>("norm", it, reduced, compute, as);
+      if (p == INFINITY) return gpu_fold_some<op_absmax, C>("norm", it, reduced, compute, as);
+      if (p == -INFINITY) return gpu_fold_some<op_absmin, C>("norm", it, reduced, compute, as);
+      return gpu_fold_some<op_power, C>("norm", it, reduced, compute, as);
+    default: return gpu_fold_some<op_sum, C>("sum", it, reduced, compute, as);
+  }
+}
+
+static tl_status integer(int kind, const tl_iter *it, int reduced, const gpu_fold *as) {
+  typedef int64_t C;
+  switch (kind) {
+    case TL_REDUCE_KIND_SUM: return gpu_fold_some<op_sum, C>("sum", it, reduced, TL_INT64, as);
+    case TL_REDUCE_KIND_PROD: return gpu_fold_some<op_prod, C>("prod", it, reduced, TL_INT64, as);
+    case TL_REDUCE_KIND_MAX: return gpu_fold_some<op_max, C>("max", it, reduced, TL_INT64, as);
+    case TL_REDUCE_KIND_MIN: return gpu_fold_some<op_min, C>("min", it, reduced, TL_INT64, as);
+    case TL_REDUCE_KIND_ALL: return gpu_fold_some<op_all, C>("all", it, reduced, TL_INT64, as);
+    case TL_REDUCE_KIND_ANY: return gpu_fold_some<op_any, C>("any", it, reduced, TL_INT64, as);
+    default: return TL_FAIL(TL_ERR_UNSUPPORTED, "reduce", "kind %d does not reduce integers", kind);
+  }
+}
+
+static tl_status one(int kind, double p, const tl_iter *it, int reduced, int compute, const gpu_fold *as) {
+  if (compute == TL_INT64) return integer(kind, it, reduced, as);
+  return compute == TL_FLOAT64 ? floating<double>(kind, p, it, reduced, compute, as)
+                               : floating<float>(kind, p, it, reduced, compute, as);
+}
+
+// Two passes: the means, then the squares of what differs from them.
+static tl_status spread(const tl_iter *it, int reduced, int compute, int64_t outs, int64_t count, gpu_fold *as) {
+  size_t bytes = (size_t)outs * sizeof(double);
+  double divisor = as->divisor;
+  int finish = as->finish;
+  as->centre = (double *)tl_cuda_scratch("var", bytes);
+  if (as->centre == NULL) return TL_ERR_MEMORY;
+  as->divisor = (double)count;
+  as->finish = FINISH_CENTRE;
+  tl_status st = one(TL_REDUCE_KIND_SUM, 0, it, reduced, compute, as);
+  as->divisor = divisor;
+  as->finish = finish;
+  if (st == TL_OK)
+    st = compute == TL_FLOAT64 ? gpu_fold_some<op_spread, double>("var", it, reduced, compute, as)
+                               : gpu_fold_some<op_spread, float>("var", it, reduced, compute, as);
+  tl_cuda_scratch_free(as->centre, bytes);
+  return st;
+}
+
+TL_CUDA_ENTRY(reduce)(int kind, const tl_iter *whole, int reduced, double p) {
+  int64_t outs = 1, count = 1;
+  for (int d = 0; d < whole->ndim - reduced; d++) outs *= whole->shape[d];
+  for (int d = whole->ndim - reduced; d < whole->ndim; d++) count *= whole->shape[d];
+  if (outs == 0) return TL_OK;
+  const bool spreads = kind == TL_REDUCE_KIND_VAR || kind == TL_REDUCE_KIND_STD;
+  const int compute = tl_compute_type(whole->op[1].dtype);
+  if (spreads && compute == TL_INT64) return TL_FAIL(TL_ERR_UNSUPPORTED, "reduce", "kind %d does not reduce integers", kind);
+  gpu_fold as = {};
+  as.p = p;
+  as.out_dtype = whole->op[0].dtype;
+  as.out_size = (int)tl_dtype_size(as.out_dtype);
+  as.divisor = spreads ? ((double)count - p > 0 ? (double)count - p : 0) : (double)count;
+  as.finish = kind == TL_REDUCE_KIND_MEAN || kind == TL_REDUCE_KIND_VAR ? FINISH_DIVIDE
+              : kind == TL_REDUCE_KIND_STD                               ? FINISH_DIVIDE_ROOT
+              : kind == TL_REDUCE_KIND_NORM && p == 2                    ? FINISH_ROOT
+                                                                         : FINISH_NOTHING;
+  // outputs in parts, unless one has more elements than that
+  const int64_t most = count > GPU_MAX_INDEX - 8 ? count : GPU_MAX_INDEX - 8;
+  return gpu_split(whole, whole->ndim - reduced, most, 0, [&](const tl_iter *it, int64_t) {
+    gpu_fold some = as;
+    some.out = it->op[0].data;
+    if (!spreads) return one(kind, p, it, reduced, compute, &some);
+    int64_t n = 1;
+    for (int d = 0; d < it->ndim - reduced; d++) n *= it->shape[d];
+    return spread(it, reduced, compute, n, count, &some);
+  });
+}
