@@ -32,7 +32,7 @@ struct gpu_fold {
   uint32_t slot;   /* of part 0 */
   char *out;
   int out_dtype, out_size, finish;
-  double divisor;
+  double divisor, inverse; /* 1 / divisor */
 };
 
 template <typename Op, typename C, typename A>
@@ -71,7 +71,7 @@ static __global__ void __launch_bounds__(GPU_BLOCK) rows_kernel(gpu_fold a) {
               default: load_groups<__nv_bfloat16>(x, i, j, a.adjacent, v); break;
             }
 #pragma unroll
-            for (int k = 0; k < 2 * GPU_GROUP; k++)
+            for (uint32_t k = 0; k < 2 * GPU_GROUP; k++)
               acc = Op::template step<C>(acc, v[k], a.begin + (k < GPU_GROUP ? i + k : j + k - GPU_GROUP), centre, a.p);
           }
         }
@@ -83,7 +83,7 @@ static __global__ void __launch_bounds__(GPU_BLOCK) rows_kernel(gpu_fold a) {
       }
     }
 #pragma unroll 1
-    for (uint32_t d = (a.lanes < GPU_WARP ? a.lanes : GPU_WARP) / 2; d > 0; d >>= 1)
+    for (uint32_t d = (a.lanes < GPU_WARP ? a.lanes : (uint32_t)GPU_WARP) / 2; d > 0; d >>= 1)
       acc = Op::join(acc, gpu_shuffle_xor(acc, (int)d));
     if (a.lanes > GPU_WARP) { /* the whole block */
       __syncthreads();
@@ -97,7 +97,7 @@ static __global__ void __launch_bounds__(GPU_BLOCK) rows_kernel(gpu_fold a) {
   }
 }
 
-enum { GPU_DEEP = 4 }; /* loads of a thread at once */
+static constexpr uint32_t GPU_DEEP = 4; /* loads of a thread at once */
 
 template <typename Op, typename C>
 static __global__ void __launch_bounds__(GPU_BLOCK) columns_kernel(gpu_fold a) {
@@ -119,12 +119,12 @@ static __global__ void __launch_bounds__(GPU_BLOCK) columns_kernel(gpu_fold a) {
       for (; r + (GPU_DEEP - 1) * a.lanes < end; r += GPU_DEEP * a.lanes) {
         C v[GPU_DEEP];
 #pragma unroll
-        for (int k = 0; k < GPU_DEEP; k++) {
+        for (uint32_t k = 0; k < GPU_DEEP; k++) {
           gpu_offsets<1>(a.along, r + k * a.lanes, &at);
           v[k] = gpu_load_as<C>(a.dtype, x + at);
         }
 #pragma unroll
-        for (int k = 0; k < GPU_DEEP; k++)
+        for (uint32_t k = 0; k < GPU_DEEP; k++)
           acc = Op::template step<C>(acc, v[k], a.begin + r + k * a.lanes, centre, a.p);
       }
 #pragma unroll 1
@@ -208,7 +208,7 @@ static inline gpu_fold_plan gpu_fold_plan_of(const tl_iter *it, int reduced, int
     a->vectors = compute == TL_FLOAT32 && tl_is_floating(in->dtype) && reduced == 1 && along == size && gpu_aligned(in->data);
     for (int d = 0; d < lead; d++) a->vectors = a->vectors && in->stride[d] % 16 == 0;
     a->adjacent = size == 2;
-    a->lanes = count >= 4 * GPU_BLOCK ? GPU_BLOCK : gpu_power_below(count / (2 * GPU_GROUP), GPU_WARP);
+    a->lanes = count >= 4 * GPU_BLOCK ? (uint32_t)GPU_BLOCK : gpu_power_below(count / (2 * GPU_GROUP), GPU_WARP);
     width = GPU_BLOCK / a->lanes;
     most_parts = count / (GPU_BLOCK * 4 * GPU_GROUP);
   }
@@ -265,6 +265,7 @@ static inline tl_status gpu_fold_some(const char *name, const tl_iter *it, int r
     a->out_size = as->out_size;
     a->finish = as->finish;
     a->divisor = as->divisor;
+    a->inverse = as->inverse;
     slot += plan.parts;
     return gpu_fold_launch<Op, C>(name, &plan);
   });

@@ -33,7 +33,7 @@ template <typename C> struct gpu_parameter { typedef double type; };
 template <> struct gpu_parameter<float> { typedef float type; };
 template <typename C> using gpu_parameter_t = typename gpu_parameter<C>::type;
 
-enum { GPU_GROUP = 4, GPU_TILE = GPU_BLOCK * 2 * GPU_GROUP };
+static constexpr uint32_t GPU_GROUP = 4, GPU_TILE = GPU_BLOCK * 2 * GPU_GROUP;
 
 template <typename T> struct alignas(4 * sizeof(T)) gpu_four {
   T at[GPU_GROUP];
@@ -45,13 +45,13 @@ static __device__ inline void load_groups(const char *data, uint32_t i, uint32_t
   if (sizeof(T) == 2 && adjacent) {
     const gpu_vector<T> a = *(const gpu_vector<T> *)(data + (size_t)i * sizeof(T));
 #pragma unroll
-    for (int k = 0; k < 2 * GPU_GROUP; k++) v[k] = gpu_load<float>(a.at[k % gpu_vector<T>::N]);
+    for (uint32_t k = 0; k < 2 * GPU_GROUP; k++) v[k] = gpu_load<float>(a.at[k % gpu_vector<T>::N]);
     return;
   }
   const gpu_four<T> a = *(const gpu_four<T> *)(data + (size_t)i * sizeof(T));
   const gpu_four<T> b = *(const gpu_four<T> *)(data + (size_t)j * sizeof(T));
 #pragma unroll
-  for (int k = 0; k < GPU_GROUP; k++) {
+  for (uint32_t k = 0; k < GPU_GROUP; k++) {
     v[k] = gpu_load<float>(a.at[k]);
     v[GPU_GROUP + k] = gpu_load<float>(b.at[k]);
   }
@@ -62,13 +62,13 @@ static __device__ inline void store_groups(char *data, uint32_t i, uint32_t j, b
   if (sizeof(T) == 2 && adjacent) {
     gpu_vector<T> a;
 #pragma unroll
-    for (int k = 0; k < 2 * GPU_GROUP; k++) a.at[k % gpu_vector<T>::N] = gpu_store<T>(v[k]);
+    for (uint32_t k = 0; k < 2 * GPU_GROUP; k++) a.at[k % gpu_vector<T>::N] = gpu_store<T>(v[k]);
     *(gpu_vector<T> *)(data + (size_t)i * sizeof(T)) = a;
     return;
   }
   gpu_four<T> a, b;
 #pragma unroll
-  for (int k = 0; k < GPU_GROUP; k++) {
+  for (uint32_t k = 0; k < GPU_GROUP; k++) {
     a.at[k] = gpu_store<T>(v[k]);
     b.at[k] = gpu_store<T>(v[GPU_GROUP + k]);
   }
@@ -120,7 +120,7 @@ static __global__ void __launch_bounds__(GPU_BLOCK) flat_kernel(gpu_pointwise a,
     for (int o = 0; o < INPUTS; o++) {
       if (a.single[o + 1]) {
 #pragma unroll
-        for (int k = 0; k < 2 * GPU_GROUP; k++) v[o][k] = single[o];
+        for (uint32_t k = 0; k < 2 * GPU_GROUP; k++) v[o][k] = single[o];
         continue;
       }
       switch (a.dtype[o + 1]) {
@@ -131,7 +131,7 @@ static __global__ void __launch_bounds__(GPU_BLOCK) flat_kernel(gpu_pointwise a,
       }
     }
 #pragma unroll
-    for (int k = 0; k < 2 * GPU_GROUP; k++) {
+    for (uint32_t k = 0; k < 2 * GPU_GROUP; k++) {
       float in[INPUTS];
 #pragma unroll
       for (int o = 0; o < INPUTS; o++) in[o] = v[o][k];

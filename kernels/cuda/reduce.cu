@@ -6,7 +6,7 @@
 
 #include "backend/reduce.h"
 
-enum { FINISH_NOTHING, FINISH_DIVIDE, FINISH_DIVIDE_ROOT, FINISH_ROOT, FINISH_POWER, FINISH_CENTRE };
+enum { FINISH_NOTHING, FINISH_DIVIDE, FINISH_DIVIDE_ROOT, FINISH_CENTRE };
 
 // ---- the operations ----
 
@@ -26,29 +26,35 @@ template <typename C> static __device__ inline C highest() {
   else return (C)INFINITY;
 }
 
-static __device__ inline double finished(const gpu_fold &a, double v) {
-  switch (a.finish) {
-    case FINISH_DIVIDE: return v / a.divisor;
-    case FINISH_DIVIDE_ROOT: return sqrt(v / a.divisor);
-    case FINISH_ROOT: return sqrt(v);
-    default: return v;
-  }
+// v / divisor to the last bit (Markstein 2000), without the branches of a division of any two numbers.
+static __device__ inline double divided(const gpu_fold &a, double v) {
+  const double q = v * a.inverse, r = fma(fma(-q, a.divisor, v), a.inverse, q);
+  return r == r ? r : q; // nan from an infinity
 }
 
-// WIDE: accumulates in double or int64; else in the type of the values.
-template <bool WIDE> struct op_base {
-  enum { ends_alone = false };
+// How an operation ends: as it is, with a division (means), a root (norms), both (variances, standard deviations).
+enum ending { PLAIN, DIVIDED, ROOT, SPREAD };
+
+// WIDE: accumulates in double or int64; else in the type of the values. Long endings are left to the joining kernel.
+template <bool WIDE, ending END> struct op_base {
+  enum { ends_alone = END == SPREAD };
   template <typename C> using acc = std::conditional_t<WIDE, wide_t<C>, C>;
   template <typename C, typename A> static __device__ inline void write(const gpu_fold &a, uint32_t o, A v) {
     char *to = a.out + (size_t)o * a.out_size;
-    if constexpr (std::is_same_v<C, int64_t>) gpu_store_as<int64_t>(a.out_dtype, to, v);
-    else if (a.finish == FINISH_CENTRE) a.centre[o] = (double)v / a.divisor;
-    else gpu_store_as<double>(a.out_dtype, to, finished(a, (double)v));
+    if constexpr (std::is_same_v<C, int64_t>) {
+      gpu_store_as<int64_t>(a.out_dtype, to, v);
+    } else {
+      double d = (double)v;
+      if ((END == DIVIDED || END == SPREAD) && a.finish != FINISH_NOTHING) d = divided(a, d);
+      if (END == ROOT || (END == SPREAD && a.finish == FINISH_DIVIDE_ROOT)) d = sqrt(d);
+      if (END == DIVIDED && a.finish == FINISH_CENTRE) a.centre[o] = d;
+      else gpu_store_as<double>(a.out_dtype, to, d);
+    }
   }
 };
 
-#define OP(name, WIDE, JOIN, INIT, STEP)                                                                              \
-  struct name : op_base<WIDE> {                                                                                       \
+#define OP(name, WIDE, END, JOIN, INIT, STEP)                                                                              \
+  struct name : op_base<WIDE, END> {                                                                                       \
     template <typename C> static __device__ inline acc<C> init() { return (acc<C>)(INIT); }                           \
     template <typename A> static __device__ inline A join(A a, A b) { return JOIN(a, b); }                            \
     template <typename C> static __device__ inline acc<C> step(acc<C> a, C x, int64_t, double centre, double p) {     \
@@ -59,21 +65,21 @@ template <bool WIDE> struct op_base {
   };
 #define LARGEST(a, b) gpu_largest()(a, b)
 #define SMALLEST(a, b) gpu_smallest()(a, b)
-OP(op_sum, true, plus, 0, plus(a, v))
-OP(op_prod, true, times, 1, times(a, v))
-OP(op_max, false, LARGEST, lowest<C>(), LARGEST(a, v))
-OP(op_min, false, SMALLEST, highest<C>(), SMALLEST(a, v))
-OP(op_all, false, SMALLEST, 1, v != 0 ? a : 0)
-OP(op_any, false, LARGEST, 0, v != 0 ? 1 : a)
-OP(op_count, true, plus, 0, a + (v != 0 ? 1 : 0))
-OP(op_abs, true, plus, 0, a + fabs(v))
-OP(op_square, true, plus, 0, a + v * v)
-OP(op_absmax, false, LARGEST, 0, LARGEST(a, (acc<C>)fabs(v)))
-OP(op_absmin, false, SMALLEST, highest<C>(), SMALLEST(a, (acc<C>)fabs(v)))
-OP(op_spread, true, plus, 0, a + (v - centre) * (v - centre))
-OP(op_power_sum, true, plus, 0, a + pow(fabs(v), p))
+OP(op_sum, true, DIVIDED, plus, 0, plus(a, v))
+OP(op_prod, true, PLAIN, times, 1, times(a, v))
+OP(op_max, false, PLAIN, LARGEST, lowest<C>(), LARGEST(a, v))
+OP(op_min, false, PLAIN, SMALLEST, highest<C>(), SMALLEST(a, v))
+OP(op_all, false, PLAIN, SMALLEST, 1, v != 0 ? a : 0)
+OP(op_any, false, PLAIN, LARGEST, 0, v != 0 ? 1 : a)
+OP(op_count, true, PLAIN, plus, 0, a + (v != 0 ? 1 : 0))
+OP(op_abs, true, PLAIN, plus, 0, a + fabs(v))
+OP(op_square, true, ROOT, plus, 0, a + v * v)
+OP(op_absmax, false, PLAIN, LARGEST, 0, LARGEST(a, (acc<C>)fabs(v)))
+OP(op_absmin, false, PLAIN, SMALLEST, highest<C>(), SMALLEST(a, (acc<C>)fabs(v)))
+OP(op_spread, true, SPREAD, plus, 0, a + (v - centre) * (v - centre))
+// exp and log are less code than pow, and p is no integer as a rule.
+OP(op_power_sum, true, PLAIN, plus, 0, a + exp(p * log(fabs(v))))
 
-// Its root is taken in the joining kernel, so that few kernels hold that code.
 struct op_power : op_power_sum {
   enum { ends_alone = true };
   template <typename C, typename A> static __device__ inline void write(const gpu_fold &a, uint32_t o, A v) {
@@ -129,9 +135,11 @@ static tl_status spread(const tl_iter *it, int reduced, int compute, int64_t out
   as->centre = (double *)tl_cuda_scratch("var", bytes);
   if (as->centre == NULL) return TL_ERR_MEMORY;
   as->divisor = (double)count;
+  as->inverse = 1 / as->divisor;
   as->finish = FINISH_CENTRE;
   tl_status st = one(TL_REDUCE_KIND_SUM, 0, it, reduced, compute, as);
   as->divisor = divisor;
+  as->inverse = 1 / divisor;
   as->finish = finish;
   if (st == TL_OK)
     st = compute == TL_FLOAT64 ? gpu_fold_some<op_spread, double>("var", it, reduced, compute, as)
@@ -153,9 +161,9 @@ TL_CUDA_ENTRY(reduce)(int kind, const tl_iter *whole, int reduced, double p) {
   as.out_dtype = whole->op[0].dtype;
   as.out_size = (int)tl_dtype_size(as.out_dtype);
   as.divisor = spreads ? ((double)count - p > 0 ? (double)count - p : 0) : (double)count;
+  as.inverse = 1 / as.divisor;
   as.finish = kind == TL_REDUCE_KIND_MEAN || kind == TL_REDUCE_KIND_VAR ? FINISH_DIVIDE
               : kind == TL_REDUCE_KIND_STD                               ? FINISH_DIVIDE_ROOT
-              : kind == TL_REDUCE_KIND_NORM && p == 2                    ? FINISH_ROOT
                                                                          : FINISH_NOTHING;
   // outputs in parts, unless one has more elements than that
   const int64_t most = count > GPU_MAX_INDEX - 8 ? count : GPU_MAX_INDEX - 8;
