@@ -10,7 +10,8 @@
  *     init<C>()
  *     step<C>(acc, C v, int64_t at, double centre, double p)
  *     join(acc, acc)                           commutative
- *     write<C>(const gpu_fold &, o, acc)       output o */
+ *     write<C>(const gpu_fold &, o, acc)       output o
+ *     ends_alone                               write is long: only join_kernel calls it */
 #ifndef TL_KERNELS_CUDA_FOLD_H
 #define TL_KERNELS_CUDA_FOLD_H
 
@@ -37,7 +38,7 @@ struct gpu_fold {
 
 template <typename Op, typename C, typename A>
 static __device__ inline void fold_write(const gpu_fold &a, uint32_t o, A acc) {
-  if (a.cells != NULL) ((A *)a.cells)[(size_t)(a.slot + blockIdx.y) * a.outs + o] = acc;
+  if (Op::ends_alone || a.cells != NULL) ((A *)a.cells)[(size_t)(a.slot + blockIdx.y) * a.outs + o] = acc;
   else Op::template write<C>(a, o, acc);
 }
 
@@ -97,11 +98,14 @@ static __global__ void __launch_bounds__(GPU_BLOCK) rows_kernel(gpu_fold a) {
   }
 }
 
-static constexpr uint32_t GPU_DEEP = 4; /* loads of a thread at once */
+/* loads of a thread at once: 16 bytes */
+template <typename C> static constexpr uint32_t gpu_deep = 16 / sizeof(C);
+static constexpr uint32_t GPU_DEEP = 4; /* at most */
 
 template <typename Op, typename C>
 static __global__ void __launch_bounds__(GPU_BLOCK) columns_kernel(gpu_fold a) {
   typedef typename Op::template acc<C> A;
+  constexpr uint32_t DEEP = gpu_deep<C>;
   __shared__ A part[GPU_BLOCK];
   const uint32_t width = GPU_BLOCK / a.lanes, column = threadIdx.x & (width - 1), lane = threadIdx.x / width;
   const uint32_t begin = blockIdx.y * a.part, end = begin + a.part < a.count ? begin + a.part : a.count;
@@ -116,15 +120,15 @@ static __global__ void __launch_bounds__(GPU_BLOCK) columns_kernel(gpu_fold a) {
       const double centre = a.centre == NULL ? 0 : a.centre[o];
       uint32_t r = begin + lane;
 #pragma unroll 1
-      for (; r + (GPU_DEEP - 1) * a.lanes < end; r += GPU_DEEP * a.lanes) {
-        C v[GPU_DEEP];
+      for (; r + (DEEP - 1) * a.lanes < end; r += DEEP * a.lanes) {
+        C v[DEEP];
 #pragma unroll
-        for (uint32_t k = 0; k < GPU_DEEP; k++) {
+        for (uint32_t k = 0; k < DEEP; k++) {
           gpu_offsets<1>(a.along, r + k * a.lanes, &at);
           v[k] = gpu_load_as<C>(a.dtype, x + at);
         }
 #pragma unroll
-        for (uint32_t k = 0; k < GPU_DEEP; k++)
+        for (uint32_t k = 0; k < DEEP; k++)
           acc = Op::template step<C>(acc, v[k], a.begin + r + k * a.lanes, centre, a.p);
       }
 #pragma unroll 1
