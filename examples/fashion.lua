@@ -7,7 +7,7 @@ usage: tlua examples/fashion.lua [options]
   --lr X         the largest learning rate of the cycle (default 0.003)
   --device NAME  cpu, cuda, cuda:1 ... (default cpu)
   --seed N       of weights, order and dropout: the same seed gives the same losses (default 1)
-  --limit N      only the first N training images (default 0: all)]]
+  --limit N      only the first N training and test images (default 0: all)]]
 
 local tl = require "tlua"
 local nn, optim, data = tl.nn, tl.optim, tl.data
@@ -60,7 +60,7 @@ local function dataset(train, limit)
   return data.TensorDataset(images, labels)
 end
 
-local train_set, test_set = dataset(true, o.limit), dataset(false, 0)
+local train_set, test_set = dataset(true, o.limit), dataset(false, o.limit)
 -- A last batch of one image would leave batch norm without a variance: incomplete batches are dropped.
 local train_loader = data.DataLoader(train_set,
   { batch_size = o.batch, shuffle = true, drop_last = true, num_workers = 1 })

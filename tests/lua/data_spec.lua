@@ -8,7 +8,11 @@ local function raises(pattern, f, ...)
   assert.matches(pattern, message)
 end
 
-local function numbers(n) return data.TensorDataset(tl.arange(n), tl.arange(n, { dtype = "int64" }) + 100) end
+-- Loaders read host memory, whatever the default device is.
+local function numbers(n)
+  local labels = tl.arange(n, { dtype = "int64", device = "cpu" }) + 100
+  return data.TensorDataset(tl.arange(n, { device = "cpu" }), labels)
+end
 
 -- All labels that an epoch gives out, in order, and the sizes of its batches.
 local function epoch(loader)

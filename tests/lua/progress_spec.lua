@@ -38,7 +38,7 @@ describe("tl.progress", function()
     seen = {}
     for word in tl.progress(("x y z"):gmatch("%a"), { file = out, total = 3 }) do seen[#seen + 1] = word end
     assert.same({ "x", "y", "z" }, seen)
-    local loader = tl.data.DataLoader(tl.data.TensorDataset(tl.arange(5)), { batch_size = 2 })
+    local loader = tl.data.DataLoader(tl.data.TensorDataset(tl.arange(5, { device = "cpu" })), { batch_size = 2 })
     local bar = tl.progress(loader, { file = out })
     for _ = 1, 2 do -- a bar can be used for every epoch
       local n = 0

