@@ -32,12 +32,14 @@ static void *open_beside(const char *file) {
 }
 
 /* The CUDA plug-in: a shared object beside the library that gives tl_backend_plugin(). TLUA_CUDA=sim takes the
- * simulator's. Tried once; the reason for a failure is kept. */
+ * simulator's, TLUA_CUDA=sim-check the one that also checks every access of a kernel. Tried once; the reason for a failure is kept. */
 static const tl_backend *open_cuda(void) {
   if (tl_backends[1] != NULL || cuda_missing[0] != '\0') return tl_backends[1];
   static const tl_plugin_host host = {plugin_fail, tl_allocation_fails, &tl_cpu_backend};
   const char *choice = getenv("TLUA_CUDA");
-  const char *file = choice != NULL && strcmp(choice, "sim") == 0 ? "libtlua-cudasim.so" : "libtlua-cuda.so";
+  const char *file = "libtlua-cuda.so";
+  if (choice != NULL && strcmp(choice, "sim") == 0) file = "libtlua-cudasim.so";
+  if (choice != NULL && strcmp(choice, "sim-check") == 0) file = "libtlua-cudasim-check.so";
   void *so = open_beside(file);
   if (so == NULL) {
     snprintf(cuda_missing, sizeof cuda_missing, "the CUDA backend cannot be opened: %s", dlerror());

@@ -138,6 +138,11 @@ static sim_fiber *take_fiber() {
   return f;
 }
 
+bool sim_is_stack(const void *p) {
+  const char *a = static_cast<const char *>(p);
+  return stacks != nullptr && a >= stacks && a < stacks + STACK * MAX_THREADS;
+}
+
 static void put_fiber(sim_fiber *f) {
   f->next = free_fibers;
   free_fibers = f;
@@ -382,7 +387,7 @@ int sim_explain_address(const void *p, char *text, size_t bytes) {
   if (a >= shared_end && a < shared_end + STACK_GUARD)
     snprintf(text, bytes, "an access beyond the %zu bytes of dynamic shared memory%s", kernel->shared,
              sim_where(where, sizeof where));
-  else if (stacks != nullptr && a >= stacks && a < stacks + STACK * MAX_THREADS)
+  else if (sim_is_stack(p))
     snprintf(text, bytes, "a thread's local variables need more than %zu KB%s", STACK >> 10,
              sim_where(where, sizeof where));
   else return 0;
@@ -495,6 +500,7 @@ void sim_run_grid(const sim_kernel *k, int device) {
     run_block();
     if (i == 0) sim_shared_first(k->function);
   }
+  sim_shadow_grid_done();
   if (!broken) sim_shared_end(k, (size_t)shared_limit(k->function));
   kernel = nullptr;
   pthread_mutex_unlock(&one_grid);

@@ -16,19 +16,25 @@ int sim_shared_of(const void *p, const void **base, size_t *bytes);
 
 #ifdef SIM_CHECK
 void sim_shadow_grid(const sim_kernel *kernel, int device);
+void sim_shadow_grid_done();
 void sim_shadow_block();
 void sim_shadow_thread(int thread);
 void sim_shadow_barrier();
 void sim_shadow_warp(int first, unsigned lanes);
 #else
 static inline void sim_shadow_grid(const sim_kernel *, int) {}
+static inline void sim_shadow_grid_done() {}
 static inline void sim_shadow_block() {}
 static inline void sim_shadow_thread(int) {}
 static inline void sim_shadow_barrier() {}
 static inline void sim_shadow_warp(int, unsigned) {}
 #endif
 
+/* Is it in the stack of a CUDA thread? */
+bool sim_is_stack(const void *p);
+
 extern "C" {
+int sim_pinned_of(const void *p, const void **base, size_t *bytes); /* memory.c */
 /* " [kernel ..., block ..., thread ...]", or nothing where no kernel runs */
 const char *sim_where(char *text, size_t bytes);
 }

@@ -117,23 +117,26 @@ template <typename T> static inline unsigned __match_any_sync(unsigned mask, T v
 
 /* ---- atomics ---- */
 
+/* No other thread runs in between: a plain read and write. The checkers know it as atomic, at the place it returns to. */
 #ifdef SIM_CHECK
-void sim_check_atomic(const void *p, size_t bytes);
+void sim_check_atomic(const void *p, size_t bytes, const void *pc);
+#define SIM_CHECK_ATOMIC(p) sim_check_atomic(p, sizeof *(p), __builtin_return_address(0))
+#define SIM_ATOMIC_BODY __attribute__((noinline, no_sanitize("thread")))
 #else
-static inline void sim_check_atomic(const void *, size_t) {}
+#define SIM_CHECK_ATOMIC(p)
+#define SIM_ATOMIC_BODY
 #endif
 
-/* No other thread runs in between: a plain read and write, that the checkers know as atomic. */
-template <typename T, typename F> __attribute__((no_sanitize("thread"))) static inline T sim_atomic(T *p, F change) {
-  sim_check_atomic(p, sizeof(T));
+template <typename T, typename F> SIM_ATOMIC_BODY static inline T sim_atomic(T *p, F change) {
+  SIM_CHECK_ATOMIC(p);
   T old = *p;
   *p = change(old);
   return old;
 }
 
-#define SIM_ATOMIC(name, expression)                                          \
-  template <typename T> static inline T name(T *p, std::common_type_t<T> v) { \
-    return sim_atomic(p, [v](T old) -> T { return (T)(expression); });        \
+#define SIM_ATOMIC(name, expression)                                                                         \
+  template <typename T> __attribute__((always_inline)) static inline T name(T *p, std::common_type_t<T> v) { \
+    return sim_atomic(p, [v](T old) -> T { return (T)(expression); });                                       \
   }
 SIM_ATOMIC(atomicAdd, old + v)
 SIM_ATOMIC(atomicSub, old - v)
@@ -146,7 +149,9 @@ SIM_ATOMIC(atomicXor, old ^ v)
 SIM_ATOMIC(atomicInc, old >= v ? 0 : old + 1)
 SIM_ATOMIC(atomicDec, old == 0 || old > v ? v : old - 1)
 #undef SIM_ATOMIC
-template <typename T> static inline T atomicCAS(T *p, std::common_type_t<T> expected, std::common_type_t<T> v) {
+template <typename T>
+__attribute__((always_inline)) static inline T atomicCAS(T *p, std::common_type_t<T> expected,
+                                                         std::common_type_t<T> v) {
   return sim_atomic(p, [=](T old) -> T { return old == expected ? v : old; });
 }
 
