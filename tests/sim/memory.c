@@ -181,6 +181,22 @@ int sim_pinned_of(const void *p, const void **base, size_t *bytes) {
   return 1;
 }
 
+/* The last frees in streams, to tell why somebody finds no memory. */
+static struct late_free {
+  const char *base;
+  size_t bytes;
+  sim_moment when;
+} late_frees[64];
+static unsigned late_free_count;
+
+static bool freed_in_another_stream(const char *p) {
+  for (int i = 0; sim_running() != NULL && i < 64; i++) {
+    const struct late_free *f = &late_frees[i];
+    if (f->base != NULL && p >= f->base && p < f->base + f->bytes) return !sim_comes_after(f->when);
+  }
+  return false;
+}
+
 cudaError_t sim_check_ranges(const char *name, int ranges, const sim_range *range) {
   for (int i = 0; i < ranges; i++) {
     const char *p = range[i].base;
@@ -192,6 +208,13 @@ cudaError_t sim_check_ranges(const char *name, int ranges, const sim_range *rang
       sim_fault("not-device", "%s: %zu bytes at %p are neither device memory nor pinned", name, range[i].bytes,
                 (const void *)p);
     } else if (!sim_allocation_of(p, &base, &bytes)) {
+      if (freed_in_another_stream(p)) {
+        sim_fault("stream-race",
+                  "%s uses what cudaFreeAsync of another stream frees: nothing orders the two "
+                  "(cudaStreamWaitEvent)",
+                  name);
+        return cudaErrorIllegalAddress;
+      }
       sim_fault("use-after-free", "%s: nothing is allocated at %p of device %d", name, (const void *)p,
                 sim_device_of(p));
     } else if (p + range[i].bytes > (const char *)base + bytes) {
@@ -291,7 +314,9 @@ cudaError_t CUDARTAPI cudaMallocAsync(void **p, size_t bytes, cudaStream_t strea
 
 static void run_free(void *data, int device) {
   arena *a = &arenas[device];
-  release(a, find(a->list, a->count, *(char **)data));
+  int at = find(a->list, a->count, *(char **)data);
+  late_frees[late_free_count++ % 64] = (struct late_free){a->list[at].base, a->list[at].bytes, sim_now()};
+  release(a, at);
 }
 
 static cudaError_t free_async(void *p, cudaStream_t handle) {

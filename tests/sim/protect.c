@@ -51,17 +51,24 @@ void sim_open_also(unsigned devices) { sim_open(open_devices | devices); }
 static char *page_of(const char *p) { return (char *)((uintptr_t)p / 4096 * 4096); }
 static char *page_end(const char *p) { return page_of(p + 4095); }
 
-/* The protection that the pending copies want for the pages of a range. */
+/* The protection that the pending copies want for the pages of a range. Most often all have the same. */
 static void protect(const char *base, size_t bytes) {
-  for (char *page = page_of(base); page < base + bytes; page += 4096) {
+  char *from = page_of(base), *to = page_end(base + bytes), *page = from;
+  int last = -1;
+  for (char *at = from; at < to; at += 4096) {
     int wanted = PROT_READ | PROT_WRITE;
     for (int i = 0; i < count; i++) {
       const pending *p = &list[i];
-      if (p->opened || page_end(p->base + p->bytes) <= page || page_of(p->base) > page) continue;
+      if (p->opened || page_end(p->base + p->bytes) <= at || page_of(p->base) > at) continue;
       wanted &= p->writes ? PROT_NONE : PROT_READ;
     }
-    mprotect(page, 4096, wanted);
+    if (last >= 0 && wanted != last) {
+      mprotect(page, (size_t)(at - page), last);
+      page = at;
+    }
+    last = wanted;
   }
+  if (last >= 0) mprotect(page, (size_t)(to - page), last);
 }
 
 static uint64_t checksum(const char *p, size_t bytes) {
@@ -88,10 +95,17 @@ void sim_unpend(const sim_item *item) {
     if (list[i].item != item) continue;
     pending p = list[i];
     list[i--] = list[--count];
-    protect(p.base, p.bytes);
+    mprotect(page_of(p.base), (size_t)(page_end(p.base + p.bytes) - page_of(p.base)), PROT_READ | PROT_WRITE);
     if (p.opened && !p.writes && checksum(p.base, p.bytes) != p.sum)
       sim_fault("pinned-source", "%s: its pinned source of %zu bytes at %p was changed before the copy ran",
                 item->work.name, p.bytes, (void *)p.base);
+  }
+}
+
+void sim_close_pinned(const sim_item *item) {
+  for (int i = 0; count > 0 && i < item->work.ranges; i++) {
+    const sim_range *r = &item->work.range[i];
+    if (r->bytes > 0 && sim_pinned_of(r->base, NULL, NULL)) protect(r->base, r->bytes);
   }
 }
 

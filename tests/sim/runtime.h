@@ -182,9 +182,10 @@ void sim_open(unsigned devices);
 void sim_open_also(unsigned devices);
 void sim_protect_start(void);
 void sim_protect_thread(void); /* a thread's first call: an alternate stack for the fault handler */
-/* Host memory that a pending copy reads or writes; over when it runs. */
+/* Pinned memory that a pending copy reads or writes: from its submission until it runs; then, what other copies want. */
 void sim_pend(const sim_item *item);
 void sim_unpend(const sim_item *item);
+void sim_close_pinned(const sim_item *item);
 /* Devices that may be touched by what runs on one. */
 unsigned sim_peers(int device);
 

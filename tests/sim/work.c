@@ -200,6 +200,7 @@ static bool run(sim_item *item) {
       else item->work.run(item->work.data, item->work.device);
       item->polled_before++;
     }
+    sim_close_pinned(item);
     running = outer;
   }
   item->running = false;
