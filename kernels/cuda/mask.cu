@@ -38,17 +38,22 @@ struct dims {
   int64_t shape[TL_MAX_DIMS];
 };
 
+static __device__ void write_place(const dims &d, int64_t place, int64_t *out) {
+#pragma unroll 1
+  for (int i = d.ndim - 1; i >= 0; i--) {
+    const int64_t line = (int64_t)((uint64_t)place / (uint64_t)d.shape[i]);
+    out[i] = place - line * d.shape[i];
+    place = line;
+  }
+}
+
 static __global__ void places_kernel(const uint8_t *flags, int64_t n, const dims d, const int64_t *offsets, int64_t *out) {
   const int64_t first = first_flag(), count = flag_count(flags, n, first);
   int64_t total, to = offsets[blockIdx.x] - count + gpu_block_scan(count, gpu_sum(), &total);
+#pragma unroll 1
   for (int k = 0; k < FLAGS && count > 0; k++) {
     if (first + k >= n || flags[first + k] == 0) continue;
-    int64_t rest = first + k;
-    for (int i = d.ndim - 1; i >= 0; i--) {
-      const int64_t line = (int64_t)((uint64_t)rest / (uint64_t)d.shape[i]);
-      out[to * d.ndim + i] = rest - line * d.shape[i];
-      rest = line;
-    }
+    write_place(d, first + k, out + to * d.ndim);
     to++;
   }
 }
