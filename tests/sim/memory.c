@@ -11,7 +11,7 @@
 
 #include "runtime.h"
 
-enum { ALIGNMENT = 512, GUARD = 512, POISON_NEW = 0xff, GUARD_BYTE = 0xa5 };
+enum { HUGE_PAGE = 2 << 20, ALIGNMENT = 512, GUARD = 512, POISON_NEW = 0xff, GUARD_BYTE = 0xa5 };
 static const uint16_t POISON_FREED = 0xffdb; /* a NaN in every floating type, too */
 
 typedef struct allocation {
@@ -26,7 +26,8 @@ typedef struct arena {
   allocation *list; /* by address */
   int count, room;
   size_t used;
-  char *next; /* where the last allocation ended: freed memory is used again as late as can be */
+  size_t extent; /* how much of it was ever allocated, in large pages */
+  char *next;    /* where the last allocation ended: freed memory is used again as late as can be */
 } arena;
 
 static arena arenas[SIM_MAX_DEVICES];
@@ -39,7 +40,10 @@ size_t sim_device_memory(void) {
   return bytes;
 }
 
-char *sim_arena(int device) { return arenas[device].base; }
+char *sim_arena(int device, size_t *extent) {
+  *extent = arenas[device].extent;
+  return arenas[device].base;
+}
 
 static size_t rounded(size_t bytes) { return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT; }
 
@@ -117,6 +121,11 @@ static cudaError_t allocate(void **out, size_t bytes, const char *function) {
     return cudaErrorMemoryAllocation;
   a->used += room;
   a->next = p + room;
+  size_t extent = ((size_t)(p + room - a->base) + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
+  if (extent > a->extent) {
+    sim_close((int)(a - arenas));
+    a->extent = extent < sim_device_memory() ? extent : sim_device_memory();
+  }
   sim_open_also(1u << (a - arenas));
   memset(p, POISON_NEW, bytes);
   memset(p + bytes, GUARD_BYTE, room - bytes);

@@ -38,13 +38,16 @@ void sim_open(unsigned devices) {
   if (devices == open_devices) return;
   for (int i = 0; i < SIM_MAX_DEVICES; i++) {
     unsigned bit = 1u << i;
-    if ((devices & bit) == (open_devices & bit) || sim_arena(i) == NULL) continue;
-    mprotect(sim_arena(i), sim_device_memory(), (devices & bit) != 0 ? PROT_READ | PROT_WRITE : PROT_NONE);
+    if ((devices & bit) == (open_devices & bit)) continue;
+    size_t extent;
+    char *base = sim_arena(i, &extent);
+    if (extent > 0) mprotect(base, extent, (devices & bit) != 0 ? PROT_READ | PROT_WRITE : PROT_NONE);
   }
   open_devices = devices;
 }
 
 void sim_open_also(unsigned devices) { sim_open(open_devices | devices); }
+void sim_close(int device) { sim_open(open_devices & ~(1u << device)); }
 
 /* ---- pinned memory ---- */
 
@@ -142,7 +145,9 @@ static void device_fault(const char *at, bool writes) {
     snprintf(what, sizeof what, "byte %td of the %zu bytes allocated at %p", at - (const char *)base, bytes, base);
   else snprintf(what, sizeof what, "where nothing is allocated");
   const sim_item *item = sim_running();
-  if (item != NULL)
+  if (item != NULL && device == item->work.device)
+    sim_fault("out-of-bounds", "%s on device %d %s %p, %s", item->work.name, device, verb, (const void *)at, what);
+  else if (item != NULL)
     sim_fault("wrong-device", "%s on device %d %s %p of device %d, %s", item->work.name, item->work.device, verb,
               (const void *)at, device, what);
   else

@@ -165,8 +165,8 @@ int sim_report_graphs(void);
 /* ---- memory: memory.c ---- */
 
 size_t sim_device_memory(void);
-/* A device's arena; NULL before its first allocation. */
-char *sim_arena(int device);
+/* A device's arena and the part of it that was ever used; NULL before its first allocation. */
+char *sim_arena(int device, size_t *extent);
 /* A pinned allocation around an address. */
 int sim_pinned_of(const void *p, const void **base, size_t *bytes);
 /* Are a piece of work's ranges memory that is allocated? Looked at when it is submitted and when it runs. */
@@ -180,6 +180,7 @@ int sim_report_memory(void);
 /* Host code sees no device memory. Makes exactly the arenas in `devices` accessible (a bit each), or some more. */
 void sim_open(unsigned devices);
 void sim_open_also(unsigned devices);
+void sim_close(int device);
 void sim_protect_start(void);
 void sim_protect_thread(void); /* a thread's first call: an alternate stack for the fault handler */
 /* Pinned memory that a pending copy reads or writes: from its submission until it runs; then, what other copies want. */

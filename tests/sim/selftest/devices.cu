@@ -41,8 +41,8 @@ SIM_CLEAN(kernel_in_a_stream_of_another_device) {
   SIM_OK(cudaMemcpy(&host, p, 4, cudaMemcpyDeviceToHost));
   SIM_EXPECT(host == 1);
 }
-SIM_FAULT(kernel_gets_null, "illegal-address", "nobody's memory") {
-  SIM_OK(sim_launch("one", one, 1, 1, 0, nullptr, (int *)nullptr));
+SIM_FAULT(kernel_gets_a_wild_pointer, "illegal-address", "nobody's memory") {
+  SIM_OK(sim_launch("one", one, 1, 1, 0, nullptr, reinterpret_cast<int *>(4096)));
   SIM_OK(cudaDeviceSynchronize());
 }
 SIM_CLEAN(kernel_is_captured_and_replayed) {
@@ -60,4 +60,10 @@ SIM_CLEAN(kernel_is_captured_and_replayed) {
   SIM_OK(cudaGraphLaunch(x, s));
   SIM_OK(cudaMemcpyAsync(&host, p, 4, cudaMemcpyDeviceToHost, s));
   SIM_EXPECT(host == 1);
+}
+
+static __global__ void far_away(int *p) { p[100 << 20] = 1; }
+SIM_FAULT(kernel_writes_far_away, "out-of-bounds", "") {
+  SIM_OK(sim_launch("far", far_away, 1, 1, 0, nullptr, memory_of(0)));
+  SIM_OK(cudaDeviceSynchronize());
 }
