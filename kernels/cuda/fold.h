@@ -11,11 +11,18 @@
  *     step<C>(acc, C v, int64_t at, double centre, double p)
  *     join(acc, acc)                           commutative
  *     write<C>(const gpu_fold &, o, acc)       output o
- *     ends_alone                               write is long: only join_kernel calls it */
+ *     ends_alone                               write is long: only join_kernel calls it
+ *     slow                                     step is long: an element at a time */
 #ifndef TL_KERNELS_CUDA_FOLD_H
 #define TL_KERNELS_CUDA_FOLD_H
 
 #include "pointwise.h"
+
+/* Integers wrap around. */
+static __device__ inline double gpu_plus(double a, double b) { return a + b; }
+static __device__ inline int64_t gpu_plus(int64_t a, int64_t b) { return (int64_t)((uint64_t)a + (uint64_t)b); }
+static __device__ inline double gpu_times(double a, double b) { return a * b; }
+static __device__ inline int64_t gpu_times(int64_t a, int64_t b) { return (int64_t)((uint64_t)a * (uint64_t)b); }
 
 struct gpu_fold {
   gpu_walk<1> kept, along; /* of the input */
@@ -43,7 +50,7 @@ static __device__ inline void fold_write(const gpu_fold &a, uint32_t o, A acc) {
 }
 
 template <typename Op, typename C>
-static __global__ void __launch_bounds__(GPU_BLOCK) rows_kernel(gpu_fold a) {
+static __global__ void __launch_bounds__(GPU_BLOCK, 4) rows_kernel(gpu_fold a) {
   typedef typename Op::template acc<C> A;
   __shared__ A part[GPU_BLOCK / GPU_WARP];
   const uint32_t lane = threadIdx.x & (a.lanes - 1), rows = GPU_BLOCK / a.lanes;
@@ -58,7 +65,7 @@ static __global__ void __launch_bounds__(GPU_BLOCK) rows_kernel(gpu_fold a) {
       const char *x = a.x + at;
       const double centre = a.centre == NULL ? 0 : a.centre[o];
       uint32_t r = begin;
-      if constexpr (std::is_same_v<C, float>) {
+      if constexpr (std::is_same_v<C, float> && !Op::slow) {
         const uint32_t tile = a.lanes * 2 * GPU_GROUP;
         if (a.vectors) {
 #pragma unroll 1
@@ -103,7 +110,7 @@ template <typename C> static constexpr uint32_t gpu_deep = 16 / sizeof(C);
 static constexpr uint32_t GPU_DEEP = 4; /* at most */
 
 template <typename Op, typename C>
-static __global__ void __launch_bounds__(GPU_BLOCK) columns_kernel(gpu_fold a) {
+static __global__ void __launch_bounds__(GPU_BLOCK, 4) columns_kernel(gpu_fold a) {
   typedef typename Op::template acc<C> A;
   constexpr uint32_t DEEP = gpu_deep<C>;
   __shared__ A part[GPU_BLOCK];
@@ -167,6 +174,8 @@ static __global__ void __launch_bounds__(GPU_BLOCK) join_kernel(gpu_fold a, cons
 }
 
 /* ---- the host's side ---- */
+
+static constexpr int64_t GPU_FOLD_MOST = GPU_MAX_INDEX - 8; /* elements of one launch; parts are rounded up */
 
 static inline uint32_t gpu_power_below(int64_t n, uint32_t most) { /* the largest power of 2 up to n and most */
   uint32_t p = 1;
@@ -243,7 +252,7 @@ static inline tl_status gpu_fold_some(const char *name, const tl_iter *it, int r
   last.cells = NULL;
   /* pieces: one, or of a single output with more elements than a launch has numbers for */
   int64_t slots = 0, pieces = 0;
-  TL_TRY(gpu_split(it, it->ndim, GPU_MAX_INDEX - 8, 0, [&](const tl_iter *piece, int64_t) {
+  TL_TRY(gpu_split(it, it->ndim, GPU_FOLD_MOST, 0, [&](const tl_iter *piece, int64_t) {
     if (piece->numel > 0) pieces++, slots += gpu_fold_plan_of(piece, reduced, compute).parts;
     return TL_OK;
   }));
@@ -255,7 +264,7 @@ static inline tl_status gpu_fold_some(const char *name, const tl_iter *it, int r
     if (cells == NULL) return TL_ERR_MEMORY;
   }
   int64_t slot = 0;
-  tl_status st = gpu_split(it, it->ndim, GPU_MAX_INDEX - 8, 0, [&](const tl_iter *piece, int64_t begin) {
+  tl_status st = gpu_split(it, it->ndim, GPU_FOLD_MOST, 0, [&](const tl_iter *piece, int64_t begin) {
     if (piece->numel == 0) return (tl_status)TL_OK;
     gpu_fold_plan plan = gpu_fold_plan_of(piece, reduced, compute);
     gpu_fold *a = &plan.fold;

@@ -12,11 +12,6 @@ enum { FINISH_NOTHING, FINISH_DIVIDE, FINISH_DIVIDE_ROOT, FINISH_CENTRE };
 
 template <typename C> using wide_t = std::conditional_t<std::is_same_v<C, int64_t>, int64_t, double>;
 
-static __device__ inline double plus(double a, double b) { return a + b; }
-static __device__ inline int64_t plus(int64_t a, int64_t b) { return (int64_t)((uint64_t)a + (uint64_t)b); }
-static __device__ inline double times(double a, double b) { return a * b; }
-static __device__ inline int64_t times(int64_t a, int64_t b) { return (int64_t)((uint64_t)a * (uint64_t)b); }
-
 template <typename C> static __device__ inline C lowest() {
   if constexpr (std::is_same_v<C, int64_t>) return INT64_MIN;
   else return -(C)INFINITY;
@@ -37,7 +32,7 @@ enum ending { PLAIN, DIVIDED, ROOT, SPREAD };
 
 // WIDE: accumulates in double or int64; else in the type of the values. Long endings are left to the joining kernel.
 template <bool WIDE, ending END> struct op_base {
-  enum { ends_alone = END == SPREAD };
+  enum { ends_alone = END == SPREAD, slow = false };
   template <typename C> using acc = std::conditional_t<WIDE, wide_t<C>, C>;
   template <typename C, typename A> static __device__ inline void write(const gpu_fold &a, uint32_t o, A v) {
     char *to = a.out + (size_t)o * a.out_size;
@@ -65,23 +60,23 @@ template <bool WIDE, ending END> struct op_base {
   };
 #define LARGEST(a, b) gpu_largest()(a, b)
 #define SMALLEST(a, b) gpu_smallest()(a, b)
-OP(op_sum, true, DIVIDED, plus, 0, plus(a, v))
-OP(op_prod, true, PLAIN, times, 1, times(a, v))
+OP(op_sum, true, DIVIDED, gpu_plus, 0, gpu_plus(a, v))
+OP(op_prod, true, PLAIN, gpu_times, 1, gpu_times(a, v))
 OP(op_max, false, PLAIN, LARGEST, lowest<C>(), LARGEST(a, v))
 OP(op_min, false, PLAIN, SMALLEST, highest<C>(), SMALLEST(a, v))
 OP(op_all, false, PLAIN, SMALLEST, 1, v != 0 ? a : 0)
 OP(op_any, false, PLAIN, LARGEST, 0, v != 0 ? 1 : a)
-OP(op_count, true, PLAIN, plus, 0, a + (v != 0 ? 1 : 0))
-OP(op_abs, true, PLAIN, plus, 0, a + fabs(v))
-OP(op_square, true, ROOT, plus, 0, a + v * v)
+OP(op_count, true, PLAIN, gpu_plus, 0, a + (v != 0 ? 1 : 0))
+OP(op_abs, true, PLAIN, gpu_plus, 0, a + fabs(v))
+OP(op_square, true, ROOT, gpu_plus, 0, a + v * v)
 OP(op_absmax, false, PLAIN, LARGEST, 0, LARGEST(a, (acc<C>)fabs(v)))
 OP(op_absmin, false, PLAIN, SMALLEST, highest<C>(), SMALLEST(a, (acc<C>)fabs(v)))
-OP(op_spread, true, SPREAD, plus, 0, a + (v - centre) * (v - centre))
+OP(op_spread, true, SPREAD, gpu_plus, 0, a + (v - centre) * (v - centre))
 // exp and log are less code than pow, and p is no integer as a rule.
-OP(op_power_sum, true, PLAIN, plus, 0, a + exp(p * log(fabs(v))))
+OP(op_power_sum, true, PLAIN, gpu_plus, 0, a + exp(p * log(fabs(v))))
 
 struct op_power : op_power_sum {
-  enum { ends_alone = true };
+  enum { ends_alone = true, slow = true };
   template <typename C, typename A> static __device__ inline void write(const gpu_fold &a, uint32_t o, A v) {
     gpu_store_as<double>(a.out_dtype, a.out + (size_t)o * a.out_size, pow(v, 1 / a.p));
   }
@@ -166,7 +161,7 @@ TL_CUDA_ENTRY(reduce)(int kind, const tl_iter *whole, int reduced, double p) {
               : kind == TL_REDUCE_KIND_STD                               ? FINISH_DIVIDE_ROOT
                                                                          : FINISH_NOTHING;
   // outputs in parts, unless one has more elements than that
-  const int64_t most = count > GPU_MAX_INDEX - 8 ? count : GPU_MAX_INDEX - 8;
+  const int64_t most = count > GPU_FOLD_MOST ? count : GPU_FOLD_MOST;
   return gpu_split(whole, whole->ndim - reduced, most, 0, [&](const tl_iter *it, int64_t) {
     gpu_fold some = as;
     some.out = it->op[0].data;

@@ -80,6 +80,24 @@ template <typename T, typename F> static __device__ inline T gpu_block_scan(T v,
   return v;
 }
 
+/* What op makes of the values of the threads before this one, `none` for the first; op need not commute. */
+template <typename T, typename F> static __device__ inline T gpu_block_before(T v, F op, T none, T *total) {
+  __shared__ T part[GPU_WARP];
+  v = gpu_warp_scan(v, op);
+  T before = gpu_shuffle_up(v, 1);
+  if (gpu_lane() == 0) before = none;
+  __syncthreads();
+  if (gpu_lane() == GPU_WARP - 1) part[gpu_warp_of_block()] = v;
+  __syncthreads();
+  T warps = none, sum = none;
+  for (int w = 0; w < gpu_warps(); w++) {
+    if (w == gpu_warp_of_block()) warps = sum;
+    sum = op(sum, part[w]);
+  }
+  *total = sum;
+  return op(warps, before);
+}
+
 /* ---- 16 bytes at once ---- */
 
 template <typename T> struct alignas(16) gpu_vector {
