@@ -116,6 +116,19 @@ typedef struct tl_memory_stats {
 } tl_memory_stats;
 
 TL_API tl_status tl_memory(tl_device device, tl_memory_stats *stats);
+/* An accelerator's allocator, in bytes where nothing else is said. */
+typedef struct tl_memory_details {
+  double allocated, allocated_peak; /* in blocks that are in use, as they were rounded */
+  double reserved, reserved_peak;   /* taken from the device */
+  double largest_free;              /* the largest cached block */
+  double segments, blocks, free_blocks; /* counts */
+  double device_allocations;            /* count: calls that asked the device for memory */
+  double retries;                       /* count: such calls that first failed */
+  double device_free, device_total;     /* what the device says */
+  double pinned;                        /* host memory held for copies */
+} tl_memory_details;
+
+TL_API tl_status tl_memory_details_of(tl_device device, tl_memory_details *details); /* TL_ERR_DEVICE for the CPU */
 TL_API tl_status tl_reset_peak_memory(tl_device device);
 TL_API tl_status tl_empty_cache(tl_device device); /* gives cached memory back to the system */
 /* Points to a flag that is 1 once live bytes passed the soft limit. A garbage-collecting host then collects and calls
@@ -160,6 +173,49 @@ TL_API tl_status tl_from_doubles(int ndim, const int64_t *shape, int dtype, tl_d
 /* A copy of host memory that holds row-major elements of `dtype`. */
 TL_API tl_status tl_from_memory(int ndim, const int64_t *shape, int dtype, tl_device device, const void *data,
                                 tl_tensor **out);
+
+/* ---- accelerators (engine/backend/device.c): TL_ERR_DEVICE for the CPU --------------------------------------------- */
+
+typedef struct tl_device_properties {
+  char name[256];
+  double major, minor; /* compute capability */
+  double multiprocessors, clock_mhz, warp;
+  double total_memory, shared_memory, l2_cache; /* bytes; shared: the most of one block */
+} tl_device_properties;
+
+TL_API tl_status tl_device_properties_of(tl_device device, tl_device_properties *properties);
+/* Waits for all work of the device. Operations return when their work was given to it; what kernels found wrong (an id
+ * out of range) is reported here, or by the next call that gives values to the host. */
+TL_API tl_status tl_synchronize(tl_device device); /* the CPU's is always done */
+
+/* Work of one stream runs in order, that of different ones at the same time. Each thread has a current stream a device,
+ * at first the device's own, which all threads share. */
+typedef struct tl_stream tl_stream;
+typedef struct tl_event tl_event;
+TL_API tl_status tl_stream_new(tl_device device, bool urgent, tl_stream **out);
+TL_API void tl_stream_free(tl_stream *s); /* its work goes on; NULL is fine */
+TL_API tl_device tl_stream_device(const tl_stream *s);
+/* s becomes the current stream (NULL: the device's own). *former, if wanted, is a new handle for the one before. */
+TL_API tl_status tl_stream_use(tl_device device, tl_stream *s, tl_stream **former);
+TL_API tl_status tl_stream_query(tl_stream *s, bool *done);
+TL_API tl_status tl_stream_synchronize(tl_stream *s);
+TL_API tl_status tl_stream_wait(tl_stream *s, tl_event *e); /* later work of s waits for e; not recorded yet: for nothing */
+TL_API tl_status tl_stream_wait_stream(tl_stream *s, tl_stream *before); /* ... for what the other one holds now */
+/* t's memory is used by work on s, which is not the stream that was current when t was made: freed, it is not reused
+ * before that work is done. */
+TL_API tl_status tl_record_stream(tl_tensor *t, tl_stream *s);
+
+/* A copy of a CPU tensor in pinned memory, from which the device copies by itself (unrecorded); t itself if it lies there. */
+TL_API tl_status tl_pin_memory(tl_tensor *t, tl_tensor **out);
+TL_API bool tl_is_pinned(const tl_tensor *t);
+
+TL_API tl_status tl_event_new(bool timing, tl_event **out);
+TL_API void tl_event_free(tl_event *e); /* NULL is fine */
+TL_API tl_status tl_event_record(tl_event *e, tl_stream *s);
+TL_API tl_status tl_event_query(tl_event *e, bool *done); /* true when it was never recorded */
+TL_API tl_status tl_event_synchronize(tl_event *e);
+/* Milliseconds between two events with timing, both done. */
+TL_API tl_status tl_event_elapsed(tl_event *from, tl_event *to, double *milliseconds);
 
 /* ---- creation (engine/ops/create.c) ------------------------------------------------------------------------------- */
 
@@ -209,6 +265,9 @@ TL_API tl_status tl_contiguous(tl_tensor *t, tl_tensor **out); /* the same handl
 TL_API tl_status tl_clone(tl_tensor *t, tl_tensor **out);
 TL_API tl_status tl_to(tl_tensor *t, int dtype, tl_device device, tl_tensor **out); /* retained when nothing changes */
 TL_API tl_status tl_copy_(tl_tensor *dst, tl_tensor *src);                          /* broadcasts, converts */
+/* The same two, but a copy from pinned memory to a device returns at once: src must stay as it is until it is done. */
+TL_API tl_status tl_to_async(tl_tensor *t, int dtype, tl_device device, tl_tensor **out);
+TL_API tl_status tl_copy_async_(tl_tensor *dst, tl_tensor *src);
 
 /* ---- pointwise (engine/ops/pointwise.c): one row of ops.def each --------------------------------------------------- */
 /* unary  tl_NAME(x, out), tl_NAME_(x); with parameters tl_NAME(x, p, q, out)

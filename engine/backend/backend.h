@@ -5,6 +5,42 @@
 #include "backend/kernels.h"
 #include "tlua.h"
 
+/* What only accelerators have; see tlua.h's functions of these names (device.c). Streams, events and graphs are the
+ * backend's own handles. `free` functions never wait. */
+typedef struct tl_accelerator {
+  tl_status (*memory)(int index, tl_memory_details *d);
+  void (*reset_peaks)(int index);
+  tl_status (*properties)(int index, tl_device_properties *p);
+  /* The block is used by work on another stream than the one that was current at its allocation. */
+  void (*record_stream)(int index, void *p, void *stream);
+  /* Pinned host memory; copies from a block that is freed meanwhile are waited for before it is used again. */
+  void *(*pinned_alloc)(size_t bytes);
+  void (*pinned_free)(void *block);
+  /* `host` lies in the block and stays as it is until the copy is done: returns at once. */
+  tl_status (*copy_in_pinned)(int index, void *dst, void *block, const void *host, size_t bytes);
+  tl_status (*copy_between)(int to, void *dst, int from, const void *src, size_t bytes);
+  tl_status (*stream_new)(int index, bool urgent, void **stream);
+  void (*stream_free)(int index, bool urgent, void *stream);
+  void *(*stream_current)(int index);
+  tl_status (*stream_use)(int index, void *stream); /* NULL: the device's own one */
+  tl_status (*stream_query)(int index, void *stream, bool *done);
+  tl_status (*stream_synchronize)(int index, void *stream);
+  tl_status (*stream_wait)(int index, void *stream, void *event);
+  tl_status (*stream_order)(int index_before, void *before, void *after); /* later work of `after` waits for `before` */
+  tl_status (*event_new)(int index, bool timing, void **event);
+  void (*event_free)(int index, void *event);
+  tl_status (*event_record)(int index, void *event, void *stream);
+  tl_status (*event_query)(void *event, bool *done);
+  tl_status (*event_synchronize)(void *event);
+  tl_status (*event_elapsed)(void *from, void *to, double *milliseconds);
+  bool (*recording)(void); /* does this thread record a graph? */
+  tl_status (*graph_begin)(int index, void **graph);
+  tl_status (*graph_end)(bool keep, void **graph); /* without keep, or on failure: freed, *graph = NULL */
+  /* Random kernels work with the numbers they were recorded with, seed ^ `seed` and offset + `offset`. */
+  tl_status (*graph_replay)(void *graph, uint64_t seed, uint64_t offset);
+  void (*graph_free)(void *graph);
+} tl_accelerator;
+
 typedef struct tl_backend {
   const char *name; /* "cpu", "cuda" */
   int kind;         /* device >> 8 */
@@ -22,6 +58,7 @@ typedef struct tl_backend {
   tl_status (*copy_out)(int index, void *host, const void *src, size_t bytes);
   tl_status (*synchronize)(int index);
   const tl_kernels *kernels;
+  const tl_accelerator *accelerator; /* NULL: host memory */
 } tl_backend;
 
 /* The backend of a device that tensors already live on: never fails. */

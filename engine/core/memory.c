@@ -156,9 +156,18 @@ tl_status tl_memory(tl_device device, tl_memory_stats *stats) {
   return TL_OK;
 }
 
+tl_status tl_memory_details_of(tl_device device, tl_memory_details *details) {
+  const tl_backend *b;
+  TL_TRY(tl_backend_open(device, &b));
+  if (b->accelerator == NULL)
+    return TL_FAIL(TL_ERR_DEVICE, "memory_summary", "the %s has no allocator of its own", b->name);
+  return b->accelerator->memory(device & 255, details);
+}
+
 tl_status tl_reset_peak_memory(tl_device device) {
   const tl_backend *b;
   TL_TRY(tl_backend_open(device, &b));
+  if (b->accelerator != NULL) b->accelerator->reset_peaks(device & 255);
   flush();
   int a = account_of(device);
   atomic_store(&accounts[a].peak, atomic_load(&accounts[a].live));

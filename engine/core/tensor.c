@@ -22,8 +22,16 @@ static tl_status no_memory(tl_device device, size_t bytes) {
   tl_memory_stats stats = {0};
   tl_device_name(device, name, sizeof name);
   tl_memory(device, &stats);
-  return TL_FAIL(TL_ERR_MEMORY, "allocate", "%.1f MB asked for on %s: %.1f MB are in use, %.1f MB are cached",
-                 (double)bytes / 1048576, name, stats.live / 1048576, stats.cached / 1048576);
+  tl_memory_details more;
+  if (device == TL_CPU || tl_memory_details_of(device, &more) != TL_OK)
+    return TL_FAIL(TL_ERR_MEMORY, "allocate", "%.1f MB asked for on %s: %.1f MB are in use, %.1f MB are cached",
+                   (double)bytes / 1048576, name, stats.live / 1048576, stats.cached / 1048576);
+  return TL_FAIL(
+      TL_ERR_MEMORY, "allocate",
+      "%.1f MB asked for on %s: %.1f MB are in use, %.1f MB are cached (the largest block has %.1f MB), %.1f of "
+      "the device's %.1f MB are free",
+      (double)bytes / 1048576, name, stats.live / 1048576, stats.cached / 1048576, more.largest_free / 1048576,
+      more.device_free / 1048576, more.device_total / 1048576);
 }
 
 tl_status tl_storage_new(tl_device device, size_t bytes, tl_storage **out) {
@@ -40,7 +48,24 @@ tl_status tl_storage_new(tl_device device, size_t bytes, tl_storage **out) {
   s->version = 0;
   s->bytes = bytes;
   s->data = data;
+  s->pinned = NULL;
   tl_account(device, (int64_t)bytes);
+  *out = s;
+  return TL_OK;
+}
+
+/* The plug-in is open. */
+static tl_status pinned_storage(size_t bytes, tl_storage **out) {
+  const tl_accelerator *a = tl_backends[1]->accelerator;
+  tl_storage *s = tl_small_alloc(sizeof *s);
+  void *data = s == NULL ? NULL : a->pinned_alloc(bytes == 0 ? 1 : bytes);
+  if (data == NULL) {
+    if (s != NULL) tl_small_free(s, sizeof *s);
+    return TL_FAIL(TL_ERR_MEMORY, "pin_memory", "there are no %.1f MB of pinned memory", (double)bytes / 1048576);
+  }
+  *s = (tl_storage){.device = TL_CPU, .bytes = bytes, .data = data, .pinned = a};
+  atomic_init(&s->refs, 1);
+  tl_account(TL_CPU, (int64_t)bytes);
   *out = s;
   return TL_OK;
 }
@@ -55,6 +80,11 @@ void tl_storage_drop(tl_storage *s) {
   tl_account(s->device, -(int64_t)s->bytes);
   if (is_inline(s)) {
     tl_small_free(s, HEADER + s->bytes);
+    return;
+  }
+  if (s->pinned != NULL) {
+    s->pinned->pinned_free(s->data);
+    tl_small_free(s, sizeof *s);
     return;
   }
   tl_backend_of(s->device)->free(s->device & 255, s->data, s->bytes == 0 ? 1 : s->bytes);
@@ -83,15 +113,12 @@ static tl_tensor *new_handle(tl_storage *s, int dtype, int ndim) {
   return t;
 }
 
-/* A contiguous tensor whose shape was checked. */
-static tl_status make(int ndim, const int64_t *shape, int64_t numel, int dtype, tl_device device, tl_tensor **out) {
-  TL_CHECK_INTERRUPT("empty");
-  tl_storage *s;
-  TL_TRY(tl_storage_new(device, (size_t)numel * tl_dtype_size(dtype), &s));
+/* A contiguous tensor on all of a new storage, which it takes over. */
+static tl_status make_on(tl_storage *s, int ndim, const int64_t *shape, int64_t numel, int dtype, tl_tensor **out) {
   tl_tensor *t = new_handle(s, dtype, ndim);
   if (t == NULL) {
     tl_storage_drop(s);
-    return no_memory(device, sizeof *t);
+    return no_memory(TL_CPU, sizeof *t);
   }
   for (int d = 0; d < ndim; d++) t->shape[d] = shape[d];
   tl_contiguous_strides(ndim, shape, t->strides);
@@ -99,6 +126,24 @@ static tl_status make(int ndim, const int64_t *shape, int64_t numel, int dtype, 
   t->contiguous = true;
   *out = t;
   return TL_OK;
+}
+
+/* The shape was checked. */
+static tl_status make(int ndim, const int64_t *shape, int64_t numel, int dtype, tl_device device, tl_tensor **out) {
+  TL_CHECK_INTERRUPT("empty");
+  tl_storage *s = NULL;
+  TL_TRY(tl_storage_new(device, (size_t)numel * tl_dtype_size(dtype), &s));
+  return make_on(s, ndim, shape, numel, dtype, out);
+}
+
+tl_status tl_empty_pinned(int ndim, const int64_t *shape, int dtype, tl_tensor **out) {
+  int64_t numel;
+  const tl_backend *b;
+  TL_TRY(tl_check_shape("pin_memory", ndim, shape, dtype, &numel));
+  TL_TRY(tl_backend_open(TL_CUDA, &b));
+  tl_storage *s = NULL;
+  TL_TRY(pinned_storage((size_t)numel * tl_dtype_size(dtype), &s));
+  return make_on(s, ndim, shape, numel, dtype, out);
 }
 
 tl_status tl_empty(int ndim, const int64_t *shape, int dtype, tl_device device, tl_tensor **out) {

@@ -28,6 +28,7 @@ typedef struct tl_storage {
   uint32_t version; /* + 1 at every in-place change */
   size_t bytes;
   void *data;
+  const struct tl_accelerator *pinned; /* of host memory: whose pinned memory this is; NULL: ordinary */
 } tl_storage;
 
 struct tl_node; /* autograd/tape.h */
@@ -57,6 +58,8 @@ struct tl_tensor {
 
 /* Storage of at least `bytes`, uninitialised. */
 tl_status tl_storage_new(tl_device device, size_t bytes, tl_storage **out);
+/* An uninitialised contiguous CPU tensor in pinned memory, from which devices copy by themselves. */
+tl_status tl_empty_pinned(int ndim, const int64_t *shape, int dtype, tl_tensor **out);
 void tl_storage_retain(tl_storage *s);
 void tl_storage_drop(tl_storage *s);
 

@@ -14,25 +14,22 @@ static tl_status copy_kernel(tl_tensor *dst, tl_tensor *src) {
 
 tl_status tl_write_back(tl_tensor *dst, tl_tensor *src) { return copy_kernel(dst, src); }
 
-/* Bytes of a contiguous tensor to another contiguous one of the same dtype on another device. */
-static tl_status copy_bytes(tl_tensor *dst, const tl_tensor *src) {
+/* Bytes of a contiguous tensor to another contiguous one of the same dtype on another device. `async`: from pinned memory
+ * the device copies by itself. */
+static tl_status copy_bytes(tl_tensor *dst, const tl_tensor *src, bool async) {
   size_t bytes = (size_t)src->numel * tl_dtype_size(src->dtype);
+  int from = src->device & 255, to = dst->device & 255;
   if (bytes == 0) return TL_OK;
-  if (dst->device == TL_CPU)
-    return tl_backend_of(src->device)->copy_out(src->device & 255, tl_data(dst), tl_data(src), bytes);
-  if (src->device == TL_CPU)
-    return tl_backend_of(dst->device)->copy_in(dst->device & 255, tl_data(dst), tl_data(src), bytes);
-  /* between accelerators, through the host */
-  tl_tensor *host;
-  TL_TRY(tl_empty(src->ndim, src->shape, src->dtype, TL_CPU, &host));
-  tl_status st = copy_bytes(host, src);
-  if (st == TL_OK) st = copy_bytes(dst, host);
-  tl_tensor_free(host);
-  return st;
+  if (dst->device == TL_CPU) return tl_backend_of(src->device)->copy_out(from, tl_data(dst), tl_data(src), bytes);
+  const tl_backend *b = tl_backend_of(dst->device);
+  if (src->device != TL_CPU) return b->accelerator->copy_between(to, tl_data(dst), from, tl_data(src), bytes);
+  if (async && src->storage->pinned != NULL)
+    return b->accelerator->copy_in_pinned(to, tl_data(dst), src->storage->data, tl_data(src), bytes);
+  return b->copy_in(to, tl_data(dst), tl_data(src), bytes);
 }
 
 /* A contiguous tensor with t's values, unrecorded. */
-static tl_status converted(tl_tensor *t, int dtype, tl_device device, tl_tensor **out) {
+static tl_status converted(tl_tensor *t, int dtype, tl_device device, bool async, tl_tensor **out) {
   tl_tensor *y;
   if (t->device == device) {
     TL_TRY(tl_empty_like(t, dtype, &y));
@@ -41,9 +38,9 @@ static tl_status converted(tl_tensor *t, int dtype, tl_device device, tl_tensor 
   tl_tensor *near = NULL, *far = NULL;
   tl_status st = TL_OK;
   if (t->contiguous && t->dtype == dtype) near = tl_hold(t);
-  else st = converted(t, dtype, t->device, &near);
+  else st = converted(t, dtype, t->device, false, &near);
   if (st == TL_OK) st = tl_empty(t->ndim, t->shape, dtype, device, &far);
-  if (st == TL_OK) st = copy_bytes(far, near);
+  if (st == TL_OK) st = copy_bytes(far, near, async);
   tl_tensor_free(near);
   return tl_give(st, far, out);
 }
@@ -60,22 +57,28 @@ static tl_status to_backward(tl_node *n, tl_tensor *const *grad_out, tl_tensor *
 
 static const tl_node_class to_class = {"to", to_backward, NULL};
 
-static tl_status recorded_copy(tl_tensor *t, int dtype, tl_device device, tl_tensor **out) {
+static tl_status recorded_copy(tl_tensor *t, int dtype, tl_device device, bool async, tl_tensor **out) {
   tl_tensor *y;
-  TL_TRY(converted(t, dtype, device, &y));
+  TL_TRY(converted(t, dtype, device, async, &y));
   origin from = {t->dtype, t->device};
   return tl_give(tl_record1(&to_class, y, 1, &t, 0, NULL, &from, sizeof from), y, out);
 }
 
-tl_status tl_to(tl_tensor *t, int dtype, tl_device device, tl_tensor **out) {
+static tl_status to(tl_tensor *t, int dtype, tl_device device, bool async, tl_tensor **out) {
   if (t->dtype == dtype && t->device == device) return tl_tensor_retain(t, out);
   if (tl_dtype_name(dtype) == NULL) return TL_FAIL(TL_ERR_DTYPE, "to", "there is no dtype number %d", dtype);
   const tl_backend *b;
   TL_TRY(tl_backend_open(device, &b));
-  return recorded_copy(t, dtype, device, out);
+  return recorded_copy(t, dtype, device, async, out);
 }
 
-tl_status tl_clone(tl_tensor *t, tl_tensor **out) { return recorded_copy(t, t->dtype, t->device, out); }
+tl_status tl_to(tl_tensor *t, int dtype, tl_device device, tl_tensor **out) { return to(t, dtype, device, false, out); }
+
+tl_status tl_to_async(tl_tensor *t, int dtype, tl_device device, tl_tensor **out) {
+  return to(t, dtype, device, true, out);
+}
+
+tl_status tl_clone(tl_tensor *t, tl_tensor **out) { return recorded_copy(t, t->dtype, t->device, false, out); }
 
 tl_status tl_contiguous(tl_tensor *t, tl_tensor **out) {
   return t->contiguous ? tl_tensor_retain(t, out) : tl_clone(t, out);
@@ -100,7 +103,7 @@ static tl_status copy_backward(tl_node *n, tl_tensor *const *grad_out, tl_tensor
 
 static const tl_node_class copy_class = {"copy_", copy_backward, NULL};
 
-tl_status tl_copy_(tl_tensor *dst, tl_tensor *src) {
+static tl_status copy_into(tl_tensor *dst, tl_tensor *src, bool async) {
   TL_TRY(tl_check_inplace("copy_", dst));
   int ndim;
   int64_t shape[TL_MAX_DIMS];
@@ -115,7 +118,7 @@ tl_status tl_copy_(tl_tensor *dst, tl_tensor *src) {
   if (src->device != dst->device || overlaps) {
     tl_tensor_free(from);
     from = NULL;
-    st = converted(src, dst->dtype, dst->device, &from);
+    st = converted(src, dst->dtype, dst->device, async, &from);
   }
   copied payload = {{src->dtype, src->device}, src->ndim, {0}};
   for (int d = 0; d < src->ndim; d++) payload.shape[d] = src->shape[d];
@@ -126,6 +129,10 @@ tl_status tl_copy_(tl_tensor *dst, tl_tensor *src) {
   tl_tensor_free(from);
   return st;
 }
+
+tl_status tl_copy_(tl_tensor *dst, tl_tensor *src) { return copy_into(dst, src, false); }
+
+tl_status tl_copy_async_(tl_tensor *dst, tl_tensor *src) { return copy_into(dst, src, true); }
 
 tl_status tl_fill_(tl_tensor *t, double value) {
   TL_TRY(tl_check_inplace("fill_", t));

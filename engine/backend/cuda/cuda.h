@@ -38,10 +38,13 @@ typedef struct tl_cuda_random_base {
 
 enum { TL_CUDA_MAX_DEVICES = 16 };
 
+enum { TL_CUDA_DEVICES = 16 }; /* at most */
+
 /* A device, as one thread sees it. */
 typedef struct tl_cuda_context {
   int index;
   cudaStream_t stream; /* what this thread's work goes to */
+  cudaStream_t work;   /* the device's own one, which all threads start with */
   tl_cuda_fault *fault;
   const tl_cuda_random_base *random; /* in the device's memory */
   int multiprocessors;
@@ -50,6 +53,12 @@ typedef struct tl_cuda_context {
 
 /* The context of the device that tl_backend.use chose, which is also the runtime's current one. */
 tl_cuda_context *tl_cuda_here(void);
+void tl_cuda_use(int index);
+/* The same device as `use` would choose it, but the current one stays. */
+tl_cuda_context *tl_cuda_context_of(int index);
+
+/* Does this thread record a graph (graph.c)? Then nothing runs, and nothing may wait for the device or ask events. */
+bool tl_cuda_recording(void);
 
 /* Memory for one call's intermediate results, from the caching allocator: give it back right after the launch that uses
  * it last (reuse is stream-ordered). NULL when there is none, with the failure recorded (TL_ERR_MEMORY). */
@@ -66,6 +75,9 @@ tl_status tl_cuda_failed(cudaError_t error, const char *op, const char *file, in
 
 /* After a launch: did it start? Under TLUA_SYNC=1 waits and says whether it ran. */
 tl_status tl_cuda_launched(const char *name);
+
+/* What kernels found, in words; the record is cleared by whoever read it. */
+tl_status tl_cuda_report(const tl_cuda_fault *found);
 
 /* The engine's side (plugin.c). */
 extern const tl_plugin_host *tl_cuda_host;

@@ -5,14 +5,16 @@
 #include <string.h>
 
 #include "backend/cuda/cuda.h"
+#include "backend/cuda/graph.h"
+#include "backend/cuda/memory.h"
+#include "backend/cuda/stream.h"
 #include "backend/cuda/table.h"
-
-#define MAX_DEVICES 16
 
 const tl_plugin_host *tl_cuda_host;
 static int devices;
 static bool sync_always; /* TLUA_SYNC=1 */
-static tl_cuda_context contexts[MAX_DEVICES];
+static tl_cuda_context opened[TL_CUDA_DEVICES];
+static _Thread_local tl_cuda_context contexts[TL_CUDA_DEVICES]; /* stream = NULL: a copy of `opened` is due */
 static _Thread_local tl_cuda_context *here;
 
 tl_status tl_fail(int code, const char *op, const char *file, int line, const char *format, ...) {
@@ -32,60 +34,48 @@ tl_status tl_cuda_failed(cudaError_t error, const char *op, const char *file, in
 
 tl_status tl_cuda_launched(const char *name) {
   cudaError_t error = cudaGetLastError();
-  if (error == cudaSuccess && sync_always) error = cudaStreamSynchronize(tl_cuda_here()->stream);
+  if (error == cudaSuccess && sync_always && !tl_cuda_recording())
+    error = cudaStreamSynchronize(tl_cuda_here()->stream);
   return error == cudaSuccess ? TL_OK : tl_cuda_failed(error, name, __FILE__, __LINE__);
 }
 
-tl_cuda_context *tl_cuda_here(void) { return here != NULL ? here : &contexts[0]; }
+tl_cuda_context *tl_cuda_context_of(int index) {
+  tl_cuda_context *c = &contexts[index];
+  if (c->stream == NULL) *c = opened[index];
+  return c;
+}
 
-static int device_count(void) { return devices; }
-
-static void use(int index) {
+void tl_cuda_use(int index) {
   if (here == &contexts[index]) return;
-  here = &contexts[index];
+  here = tl_cuda_context_of(index);
   cudaSetDevice(index);
 }
 
-static void *alloc(int index, size_t bytes) {
-  if (tl_cuda_host->allocation_fails()) return NULL;
-  use(index);
-  void *p = NULL;
-  if (cudaMalloc(&p, bytes) != cudaSuccess) {
-    cudaGetLastError();
-    return NULL;
-  }
-  return p;
+tl_cuda_context *tl_cuda_here(void) {
+  if (here == NULL) tl_cuda_use(0);
+  return here;
 }
+
+static int device_count(void) { return devices; }
 
 static void release(int index, void *p, size_t bytes) {
   (void)bytes;
-  use(index);
-  cudaFreeAsync(p, here->stream);
+  tl_cuda_free(index, p);
 }
 
-static void empty_cache(int index) { (void)index; }
-static double cached_bytes(int index) { return (void)index, 0; }
-
 void *tl_cuda_scratch(const char *op, size_t bytes) {
-  void *p = alloc(tl_cuda_here()->index, bytes == 0 ? 1 : bytes);
+  void *p = tl_cuda_alloc(tl_cuda_here()->index, bytes);
   if (p == NULL) TL_FAIL(TL_ERR_MEMORY, op, "no memory for %.1f MB of intermediate results", (double)bytes / 1048576);
   return p;
 }
 
 void tl_cuda_scratch_free(void *p, size_t bytes) {
-  if (p != NULL) release(tl_cuda_here()->index, p, bytes == 0 ? 1 : bytes);
+  (void)bytes;
+  if (p != NULL) tl_cuda_free(tl_cuda_here()->index, p);
 }
 
-static tl_status copy_in(int index, void *dst, const void *host, size_t bytes) {
-  use(index);
-  TL_CUDA_TRY("copy", cudaMemcpyAsync(dst, host, bytes, cudaMemcpyHostToDevice, here->stream));
-  TL_CUDA_TRY("copy", cudaStreamSynchronize(here->stream));
-  return TL_OK;
-}
-
-/* What kernels found, in words. The context goes on. */
-static tl_status reported(const tl_cuda_fault *f) {
-  long long value = f->value, limit = f->limit, at = tl_cuda_host == NULL ? 0 : f->at;
+tl_status tl_cuda_report(const tl_cuda_fault *f) {
+  long long value = f->value, limit = f->limit, at = f->at;
   switch (f->code) {
     case TL_CUDA_FAULT_NONE: return TL_OK;
     case TL_CUDA_FAULT_LABEL:
@@ -95,52 +85,87 @@ static tl_status reported(const tl_cuda_fault *f) {
       return TL_FAIL(TL_ERR_INDEX, "embedding", "id %lld (element %lld of the ids) is not a row of 0..%lld", value, at,
                      limit - 1);
     case TL_CUDA_FAULT_ID:
-      return TL_FAIL(TL_ERR_INDEX, "index", "id %lld (element %lld of the ids) is outside 0..%lld", value, at, limit - 1);
-    default:
-      return TL_FAIL(TL_ERR_VALUE, "bce_loss", "element %lld of the input or the target is outside 0..1", at);
+      return TL_FAIL(TL_ERR_INDEX, "index", "id %lld (element %lld of the ids) is outside 0..%lld", value, at,
+                     limit - 1);
+    default: return TL_FAIL(TL_ERR_VALUE, "bce_loss", "element %lld of the input or the target is outside 0..1", at);
   }
 }
 
-static tl_status synchronize(int index) {
-  use(index);
-  tl_cuda_fault found;
-  TL_CUDA_TRY("synchronize",
-              cudaMemcpyAsync(&found, here->fault, sizeof found, cudaMemcpyDeviceToHost, here->stream));
-  TL_CUDA_TRY("synchronize", cudaStreamSynchronize(here->stream));
-  if (found.code != TL_CUDA_FAULT_NONE)
-    TL_CUDA_TRY("synchronize", cudaMemsetAsync(here->fault, 0, sizeof *here->fault, here->stream));
-  return reported(&found);
+static tl_status properties(int index, tl_device_properties *p) {
+  static _Thread_local struct cudaDeviceProp prop;
+  int clock = 0;
+  TL_CUDA_TRY("get_device_properties", cudaGetDeviceProperties(&prop, index));
+  TL_CUDA_TRY("get_device_properties", cudaDeviceGetAttribute(&clock, cudaDevAttrClockRate, index));
+  *p = (tl_device_properties){
+      .major = prop.major,
+      .minor = prop.minor,
+      .multiprocessors = prop.multiProcessorCount,
+      .clock_mhz = clock / 1000.0,
+      .total_memory = (double)prop.totalGlobalMem,
+      .shared_memory = (double)prop.sharedMemPerBlockOptin,
+      .l2_cache = prop.l2CacheSize,
+      .warp = prop.warpSize,
+  };
+  snprintf(p->name, sizeof p->name, "%s", prop.name);
+  return TL_OK;
 }
 
-static tl_status copy_out(int index, void *host, const void *src, size_t bytes) {
-  use(index);
-  TL_CUDA_TRY("copy", cudaMemcpyAsync(host, src, bytes, cudaMemcpyDeviceToHost, here->stream));
-  return synchronize(index);
-}
+static const tl_accelerator accelerator = {
+    .memory = tl_cuda_memory_details,
+    .reset_peaks = tl_cuda_reset_peaks,
+    .record_stream = tl_cuda_record_stream,
+    .pinned_alloc = tl_cuda_pinned_alloc,
+    .pinned_free = tl_cuda_pinned_free,
+    .copy_in_pinned = tl_cuda_copy_in_pinned,
+    .copy_between = tl_cuda_copy_between,
+    .properties = properties,
+    .stream_new = tl_cuda_stream_new,
+    .stream_free = tl_cuda_stream_free,
+    .stream_current = tl_cuda_stream_current,
+    .stream_use = tl_cuda_stream_use,
+    .stream_query = tl_cuda_stream_query,
+    .stream_synchronize = tl_cuda_stream_synchronize,
+    .stream_wait = tl_cuda_stream_wait,
+    .stream_order = tl_cuda_order,
+    .event_new = tl_cuda_event_new,
+    .event_free = tl_cuda_event_free,
+    .event_record = tl_cuda_event_record,
+    .event_query = tl_cuda_event_query,
+    .event_synchronize = tl_cuda_event_synchronize,
+    .event_elapsed = tl_cuda_event_elapsed,
+    .recording = tl_cuda_recording,
+    .graph_begin = tl_cuda_graph_begin,
+    .graph_end = tl_cuda_graph_end,
+    .graph_replay = tl_cuda_graph_replay,
+    .graph_free = tl_cuda_graph_free,
+};
 
 static tl_kernels kernels;
 static const tl_backend backend = {
     .name = "cuda",
     .kind = 1,
     .device_count = device_count,
-    .use = use,
-    .alloc = alloc,
+    .use = tl_cuda_use,
+    .alloc = tl_cuda_alloc,
     .free = release,
-    .empty_cache = empty_cache,
-    .cached_bytes = cached_bytes,
-    .copy_in = copy_in,
-    .copy_out = copy_out,
-    .synchronize = synchronize,
+    .empty_cache = tl_cuda_empty_cache,
+    .cached_bytes = tl_cuda_cached_bytes,
+    .copy_in = tl_cuda_copy_in,
+    .copy_out = tl_cuda_copy_out,
+    .synchronize = tl_cuda_synchronize,
     .kernels = &kernels,
+    .accelerator = &accelerator,
 };
 
 static cudaError_t open_device(int index) {
-  tl_cuda_context *c = &contexts[index];
+  tl_cuda_context *c = &opened[index];
   cudaError_t e = cudaSetDevice(index);
   c->index = index;
   if (e == cudaSuccess) e = cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking);
+  c->work = c->stream;
   if (e == cudaSuccess) e = cudaMalloc((void **)&c->fault, sizeof *c->fault + sizeof *c->random);
   if (e == cudaSuccess) e = cudaMemsetAsync(c->fault, 0, sizeof *c->fault + sizeof *c->random, c->stream);
+  if (e == cudaSuccess) e = cudaStreamSynchronize(c->stream); /* other streams read it, too */
   c->random = (const tl_cuda_random_base *)(c->fault + 1);
   if (e == cudaSuccess) e = cudaDeviceGetAttribute(&c->multiprocessors, cudaDevAttrMultiProcessorCount, index);
   if (e == cudaSuccess) e = cudaDeviceGetAttribute(&c->max_shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, index);
@@ -152,14 +177,15 @@ __attribute__((visibility("default"))) const tl_backend *tl_backend_plugin(int a
   static char text[256];
   *why = text;
   if (abi != TL_ABI) {
-    snprintf(text, sizeof text, "it was built for ABI %d of the engine, this one has %d: build both together", TL_ABI, abi);
+    snprintf(text, sizeof text, "it was built for ABI %d of the engine, this one has %d: build both together", TL_ABI,
+             abi);
     return NULL;
   }
   tl_cuda_host = host;
   const char *sync = getenv("TLUA_SYNC");
   sync_always = sync != NULL && strcmp(sync, "1") == 0;
   cudaError_t e = cudaGetDeviceCount(&devices);
-  if (devices > MAX_DEVICES) devices = MAX_DEVICES;
+  if (devices > TL_CUDA_DEVICES) devices = TL_CUDA_DEVICES;
   for (int i = 0; i < devices && e == cudaSuccess; i++) e = open_device(i);
   if (e == cudaSuccess && devices > 0) {
     cudaSetDevice(0);
