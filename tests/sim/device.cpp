@@ -18,9 +18,10 @@
 
 uint3 threadIdx, blockIdx;
 dim3 blockDim, gridDim;
+const char *sim_stacks;
 
-enum { MAX_THREADS = 1024, WARP = 32, MAX_WARPS = MAX_THREADS / WARP };
-enum : size_t { STACK = 128 << 10, STACK_GUARD = 4096 };
+enum { MAX_THREADS = SIM_MAX_THREADS, WARP = 32, MAX_WARPS = MAX_THREADS / WARP };
+enum : size_t { STACK = SIM_STACK, STACK_GUARD = 4096 };
 
 struct site {
   const char *file;
@@ -110,15 +111,15 @@ int sim_running_thread() { return current; }
 
 /* ---- fibers ---- */
 
-static char *stacks;
 static int stack_count;
 
 static void fiber_body(sim_fiber *self);
 
 static sim_fiber *take_fiber() {
   if (free_fibers == nullptr) {
+    static char *stacks;
     if (stacks == nullptr)
-      stacks = static_cast<char *>(
+      sim_stacks = stacks = static_cast<char *>(
           mmap(nullptr, STACK * MAX_THREADS, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
     char *stack = stacks == MAP_FAILED || stack_count == MAX_THREADS ? nullptr : stacks + STACK * stack_count;
     if (stack == nullptr || mprotect(stack + STACK_GUARD, STACK - STACK_GUARD, PROT_READ | PROT_WRITE) != 0) {
@@ -136,11 +137,6 @@ static sim_fiber *take_fiber() {
   sim_fiber *f = free_fibers;
   free_fibers = f->next;
   return f;
-}
-
-bool sim_is_stack(const void *p) {
-  const char *a = static_cast<const char *>(p);
-  return stacks != nullptr && a >= stacks && a < stacks + STACK * MAX_THREADS;
 }
 
 static void put_fiber(sim_fiber *f) {

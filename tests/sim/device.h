@@ -30,8 +30,12 @@ static inline void sim_shadow_barrier() {}
 static inline void sim_shadow_warp(int, unsigned) {}
 #endif
 
-/* Is it in the stack of a CUDA thread? */
-bool sim_is_stack(const void *p);
+/* The stacks of CUDA threads. */
+enum : size_t { SIM_STACK = 128 << 10, SIM_MAX_THREADS = 1024 };
+extern const char *sim_stacks; /* the lowest address; NULL before the first grid */
+static inline bool sim_is_stack(const void *p) {
+  return (size_t)(static_cast<const char *>(p) - sim_stacks) < SIM_STACK * SIM_MAX_THREADS;
+}
 
 extern "C" {
 int sim_pinned_of(const void *p, const void **base, size_t *bytes); /* memory.c */

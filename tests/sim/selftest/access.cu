@@ -201,3 +201,49 @@ SIM_CLEAN(neighbouring_bytes) { run(bytes, 3, N, 0, reinterpret_cast<unsigned ch
 
 static __global__ void same_value(int *flag) { *flag = 1; }
 SIM_CHECK_FAULT(everybody_writes, "race", "write") { run(same_value, 1, N, 0, ints(1)); }
+
+// ---- streams ----
+
+static __global__ void put(int *p, int v) { p[threadIdx.x] = v; }
+static __global__ void get(const int *p, int *out) { out[threadIdx.x] = p[threadIdx.x]; }
+
+// A kernel of one stream writes, one of another reads; `ordered`: an event lies between.
+static void two_streams(bool ordered, bool reads_first) {
+  cudaStream_t a, b;
+  cudaEvent_t e;
+  int *p = ints(N), *out = ints(N);
+  SIM_OK(cudaStreamCreateWithFlags(&a, cudaStreamNonBlocking));
+  SIM_OK(cudaStreamCreateWithFlags(&b, cudaStreamNonBlocking));
+  SIM_OK(cudaEventCreateWithFlags(&e, cudaEventDisableTiming));
+  SIM_OK(cudaDeviceSynchronize());
+  if (reads_first) SIM_OK(sim_launch("get", get, 1, N, 0, a, (const int *)p, out));
+  else SIM_OK(sim_launch("put", put, 1, N, 0, a, p, 1));
+  SIM_OK(cudaEventRecord(e, a));
+  if (ordered) SIM_OK(cudaStreamWaitEvent(b, e, 0));
+  if (reads_first) SIM_OK(sim_launch("put", put, 1, N, 0, b, p, 1));
+  else SIM_OK(sim_launch("get", get, 1, N, 0, b, (const int *)p, out));
+  SIM_OK(cudaDeviceSynchronize());
+  SIM_OK(cudaEventDestroy(e));
+  SIM_OK(cudaStreamDestroy(a));
+  SIM_OK(cudaStreamDestroy(b));
+}
+SIM_CHECK_FAULT(missing_event_between_kernels, "stream-race", "nothing orders the two") { two_streams(false, false); }
+SIM_CHECK_FAULT(missing_event_before_an_overwrite, "stream-race", "nothing orders the two") { two_streams(false, true); }
+SIM_CLEAN(event_between_kernels) { two_streams(true, false); }
+SIM_CLEAN(event_before_an_overwrite) { two_streams(true, true); }
+
+static void copy_after_kernel(bool waits) {
+  cudaStream_t a, b;
+  int *p = ints(N), *pinned;
+  SIM_OK(cudaMallocHost(reinterpret_cast<void **>(&pinned), sizeof(int) * N));
+  SIM_OK(cudaStreamCreateWithFlags(&a, cudaStreamNonBlocking));
+  SIM_OK(cudaStreamCreateWithFlags(&b, cudaStreamNonBlocking));
+  SIM_OK(cudaDeviceSynchronize());
+  SIM_OK(sim_launch("put", put, 1, N, 0, a, p, 1));
+  if (waits) SIM_OK(cudaStreamSynchronize(a));
+  SIM_OK(cudaMemcpyAsync(pinned, p, sizeof(int) * N, cudaMemcpyDeviceToHost, b));
+  SIM_OK(cudaDeviceSynchronize());
+  SIM_EXPECT(pinned[N - 1] == 1);
+}
+SIM_CHECK_FAULT(copy_without_waiting_for_a_kernel, "stream-race", "nothing orders the two") { copy_after_kernel(false); }
+SIM_CLEAN(copy_after_waiting_for_a_kernel) { copy_after_kernel(true); }

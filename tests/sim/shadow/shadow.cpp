@@ -64,7 +64,7 @@ static stretch stretches[STRETCHES];
 static unsigned stretch_count; /* ever */
 
 static const sim_kernel *kernel;
-static thread_local bool runs_here;
+static bool running; /* a grid, on this OS thread or another */
 static uint32_t block_number, barriers, warp_clock[MAX_THREADS / WARP], warp_syncs[MAX_THREADS];
 static int thread;
 static struct {
@@ -293,8 +293,11 @@ static void outside(const attempt *a) {
   say("not-device", a, sim_device_of(p) >= 0 ? "nothing was ever allocated there" : "it is the host's memory");
 }
 
+/* Host code of the .cu files is watched, too, but only CUDA threads run on such a stack. */
+static bool watched() { return running && sim_is_stack(__builtin_frame_address(0)); }
+
 static void access(const void *p, unsigned bytes, bool writes, bool atomic, const void *pc) {
-  if (!runs_here) return;
+  if (!watched()) return;
   attempt a = {static_cast<const char *>(p), bytes, writes, atomic, pc};
   cell *c = chunks[reinterpret_cast<uintptr_t>(p) / CHUNK % (sizeof chunks / sizeof *chunks)];
   bool shared = c == nullptr;
@@ -308,7 +311,7 @@ static void access(const void *p, unsigned bytes, bool writes, bool atomic, cons
 }
 
 static void aligned(const void *p, unsigned bytes, const void *pc, bool writes) {
-  if (!runs_here || reinterpret_cast<uintptr_t>(p) % bytes == 0) return;
+  if (!watched() || reinterpret_cast<uintptr_t>(p) % bytes == 0) return;
   attempt a = {static_cast<const char *>(p), bytes, writes, false, pc};
   say("misaligned", &a, "the address is no multiple of the size");
 }
@@ -407,11 +410,11 @@ void sim_shadow_grid(const sim_kernel *k, int device) {
   dynamic_start = static_cast<const char *>(sim_dynamic_shared());
   dynamic_bytes = k->shared;
   dynamic_room = dynamic_start + ((k->shared + 15) & ~(size_t)15) - (256 << 10);
-  runs_here = true;
+  running = true;
 }
 
 void sim_shadow_grid_done() {
-  runs_here = false;
+  running = false;
   next_event++; /* the next grid's first event is none of this one */
 }
 
