@@ -236,7 +236,11 @@ void sim_object_destroy(void *object) {
   free(atomic_exchange(&graves[atomic_fetch_add(&next_grave, 1) % GRAVES], object));
 }
 
-int sim_objects(void) { return atomic_load(&alive); }
+int sim_report_objects(void) {
+  int n = atomic_load(&alive);
+  if (n > 0) fprintf(stderr, "tlua-sim: leak: %d handles and descriptors of libraries\n", n);
+  return n;
+}
 
 /* ---- refusals ---- */
 

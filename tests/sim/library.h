@@ -58,8 +58,8 @@ void sim_library_shuffle(int *order, int n, uint64_t salt);
 void *sim_object_create(uint64_t mark, size_t bytes);
 bool sim_object_is(const void *object, uint64_t mark);
 void sim_object_destroy(void *object);
-/* How many live. */
-int sim_objects(void);
+/* For the leak report: says how many are alive, and returns it. */
+int sim_report_objects(void);
 
 /* ---- refusals ---- */
 

@@ -13,6 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "library.h"
 #include "runtime.h"
 
 static pthread_mutex_t lock;
@@ -41,7 +42,7 @@ long long sim_setting(const char *name, long long otherwise) {
 
 static void report_leaks(void) {
   sim_lock();
-  int leaks = sim_report_handles() + sim_report_graphs() + sim_report_memory();
+  int leaks = sim_report_handles() + sim_report_graphs() + sim_report_memory() + sim_report_objects();
   if (leaks > 0 && !forked) {
     fprintf(stderr, "tlua-sim: leak: %d things were not freed\n", leaks);
     fflush(NULL);

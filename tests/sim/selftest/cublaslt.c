@@ -446,3 +446,10 @@ SIM_FAULT_WITH(cublaslt_handle_of_another_device, "wrong device", "handle of dev
   SIM_OK(cudaSetDevice(1));
   run_call(&c, NULL, NULL, 0);
 }
+
+static void use_and_leave(bool destroy) {
+  setting s = set_up(&(problem){.type = F32, .out_type = F32, .m = 1, .n = 1, .k = 1, .batch = 1});
+  if (destroy) tear_down(&s);
+}
+SIM_FAULT_WITH(leaks_library_handles, "leak", "6 handles and descriptors", "TLUA_SIM_LEAKS=1") { use_and_leave(false); }
+SIM_CLEAN_WITH(leaks_no_library_handles, "TLUA_SIM_LEAKS=1") { use_and_leave(true); }
