@@ -98,8 +98,9 @@ __global__ void add_sorted_kernel(const T *x, int64_t outer, int64_t n, int64_t 
 }
 
 enum {
-  FEW_IDS = 64,       /* a thread goes through them all */
-  MANY_LINES = 16384, /* threads that fill the device whatever each has to do */
+  FEW_IDS = 64,            /* a thread goes through them all */
+  MANY_COLUMNS = 1 << 18,  /* threads that fill the device whatever each has to do */
+  MANY_LINES = 1 << 14     /* the same where sorting is dearer: as many pairs as elements */
 };
 
 template <typename T>
@@ -107,7 +108,7 @@ tl_status add_rows(const void *x, int64_t outer, int64_t n, int64_t inner, int64
                    void *y) {
   const char *op = "index_add";
   const T alpha = std::is_integral_v<T> ? (T)(int64_t)factor : (T)factor;
-  if (m <= FEW_IDS || outer * inner >= MANY_LINES || !tl_cuda_fits_pairs(n, m))
+  if (m <= FEW_IDS || outer * inner >= MANY_COLUMNS || !tl_cuda_fits_pairs(n, m))
     return gpu_launch(op, add_columns_kernel<T>, gpu_blocks(outer * inner), GPU_BLOCK, 0, (const T *)x, outer, n, inner, m,
                       ids, alpha, (T *)y);
   tl_cuda_pairs p;
@@ -146,6 +147,7 @@ struct offsets {
 };
 __device__ offsets offsets_of(const elements &e, int64_t i) {
   offsets o = {};
+#pragma unroll 1
   for (int d = e.ndim - 1; d >= 0; d--) {
     int64_t index = i;
     if (d > 0) {

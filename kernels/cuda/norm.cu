@@ -1,9 +1,9 @@
-// norm.cu: batch norm (Ioffe & Szegedy 2015), every case of the contract: the cases that cuDNN does not do, and all of
-// them where there is no cuDNN.
+// norm.cu: batch norm (Ioffe & Szegedy 2015), every case of the contract; backend/cuda/batch_norm.c gives cuDNN those that
+// it has.
 //
 // Statistics: a thread takes eight elements at a time in two passes over registers (mean, then squares round it) and
 // merges such pieces after Chan, Golub & LeVeque 1983, all relative to the channel's first element: nothing cancels, and
-// float32 is enough. Parts of a channel are merged in double by one thread. Then one pass normalises.
+// float32 is enough. Parts of a channel are merged in double. Then one pass normalises.
 #include "backend/cuda/table.h"
 #include "channels.h"
 #include "element.h"
@@ -58,7 +58,7 @@ template <typename C> __device__ moments<C> merge(const moments<C> &a, const mom
 
 enum { PIECE = 8 };
 
-/* parts (splits, 3, channels): moments relative to the channel's first element. */
+/* parts (splits, 2, channels): mean and m2, relative to the channel's first element. */
 template <typename T> __global__ void moments_kernel(const T *x, tl_cuda_channels c, gpu_compute_t<T> *parts) {
   typedef gpu_compute_t<T> C;
   __shared__ moments<C> shared[GPU_BLOCK];
@@ -85,10 +85,9 @@ template <typename T> __global__ void moments_kernel(const T *x, tl_cuda_channel
   }
   if ((int)threadIdx.x >= 1 << c.across || !p.in) return;
   all = shared[threadIdx.x];
-  C *to = parts + blockIdx.x / c.groups * 3 * c.channels + p.channel;
-  to[0] = all.n;
-  to[c.channels] = all.mean;
-  to[2 * c.channels] = all.m2;
+  C *to = parts + blockIdx.x / c.groups * 2 * c.channels + p.channel;
+  to[0] = all.mean;
+  to[c.channels] = all.m2;
 }
 
 /* What a channel's thread needs to know besides its sums. */
@@ -101,33 +100,42 @@ struct settings {
 
 /* Statistics of channel k from its parts, or the running ones; coefficients (3, channels): y = (x - shift) scale + offset */
 template <typename T>
-__global__ void settle_kernel(const T *x, tl_cuda_channels c, const gpu_compute_t<T> *parts, settings s,
-                              const gpu_compute_t<T> *w, const gpu_compute_t<T> *b, gpu_compute_t<T> *mean_out,
-                              gpu_compute_t<T> *invstd_out, gpu_compute_t<T> *coefficients) {
+__global__ void settle_kernel(const T *x, tl_cuda_channels c, tl_cuda_part_sums add, const gpu_compute_t<T> *parts,
+                              settings s, const gpu_compute_t<T> *w, const gpu_compute_t<T> *b,
+                              gpu_compute_t<T> *mean_out, gpu_compute_t<T> *invstd_out, gpu_compute_t<T> *coefficients) {
   typedef gpu_compute_t<T> C;
-  GPU_LOOP(k, c.channels) {
+  GPU_LOOP(i, add.threads) {
+    const int lane = (int)i & (add.lanes - 1);
+    const int64_t k = i / add.lanes, from = k < c.channels ? k : 0;
+    double mean = 0, var = 0;
+    if (s.batch_stats) {
+      const auto count = [&](int64_t part) {
+        const int64_t left = c.outer * c.inner - part * c.part;
+        return (double)(left < c.part ? left : c.part);
+      };
+      const C *means = parts + from, *squares = means + c.channels;
+      mean = gpu_part_sum(c.splits, lane, add.lanes, [&](int64_t part) {
+               return count(part) * (double)means[part * 2 * c.channels];
+             }) / s.n;
+      var = gpu_part_sum(c.splits, lane, add.lanes, [&](int64_t part) {
+              const double d = (double)means[part * 2 * c.channels] - mean;
+              return (double)squares[part * 2 * c.channels] + d * d * count(part);
+            }) / s.n;
+      mean += (double)gpu_load<C>(x[from * c.inner]);
+    }
+    if (lane > 0 || k >= c.channels) continue;
     char *running_mean = (char *)s.running_mean, *running_var = (char *)s.running_var;
     if (running_mean != nullptr) {
       running_mean += k * s.mean_size;
       running_var += k * s.var_size;
     }
-    double mean, var;
-    if (s.batch_stats) {
-      moments<double> all = {0, 0, 0};
-      for (int64_t i = 0; i < c.splits; i++) {
-        const C *from = parts + i * 3 * c.channels + k;
-        all = merge(all, moments<double>{(double)from[0], (double)from[c.channels], (double)from[2 * c.channels]});
-      }
-      mean = (double)gpu_load<C>(x[k * c.inner]) + all.mean;
-      var = all.m2 / s.n;
-      if (running_mean != nullptr) {
-        const double m = gpu_load_as<double>(s.mean_dtype, running_mean), v = gpu_load_as<double>(s.var_dtype, running_var);
-        gpu_store_as<double>(s.mean_dtype, running_mean, m + s.momentum * (mean - m));
-        gpu_store_as<double>(s.var_dtype, running_var, v + s.momentum * (var * s.n / (s.n - 1) - v));
-      }
-    } else {
+    if (!s.batch_stats) {
       mean = gpu_load_as<double>(s.mean_dtype, running_mean);
       var = gpu_load_as<double>(s.var_dtype, running_var);
+    } else if (running_mean != nullptr) {
+      const double m = gpu_load_as<double>(s.mean_dtype, running_mean), v = gpu_load_as<double>(s.var_dtype, running_var);
+      gpu_store_as<double>(s.mean_dtype, running_mean, m + s.momentum * (mean - m));
+      gpu_store_as<double>(s.var_dtype, running_var, v + s.momentum * (var * s.n / (s.n - 1) - v));
     }
     const double invstd = 1 / sqrt(var + s.eps);
     const C shift = (C)mean, scale = (C)(invstd * (w == nullptr ? 1 : (double)w[k]));
@@ -211,20 +219,23 @@ __global__ void sums_kernel(const T *g, const T *x, tl_cuda_channels c, const gp
   to[c.channels] = second[threadIdx.x];
 }
 
-/* dw, db and the coefficients (3, channels) of dx; each of them may be NULL. */
+/* dw, db and the coefficients (3, channels) of dx; each of dw, db may be NULL. Without parts the sums are not wanted. */
 template <typename C>
-__global__ void grad_settle_kernel(tl_cuda_channels c, const C *parts, bool batch_stats, double n, const C *w,
-                                   const C *invstd_in, C *dw, C *db, C *coefficients) {
-  GPU_LOOP(k, c.channels) {
+__global__ void grad_settle_kernel(tl_cuda_channels c, tl_cuda_part_sums add, const C *parts, bool batch_stats, double n,
+                                   const C *w, const C *invstd_in, C *dw, C *db, C *coefficients) {
+  GPU_LOOP(i, add.threads) {
+    const int lane = (int)i & (add.lanes - 1);
+    const int64_t k = i / add.lanes, from = k < c.channels ? k : 0;
     double sg = 0, sgx = 0;
-    for (int64_t i = 0; i < c.splits && parts != nullptr; i++) {
-      sg += (double)parts[i * 2 * c.channels + k];
-      sgx += (double)parts[(i * 2 + 1) * c.channels + k];
+    if (parts != nullptr) {
+      sg = gpu_part_sum(c.splits, lane, add.lanes, [&](int64_t p) { return (double)parts[p * 2 * c.channels + from]; });
+      sgx = gpu_part_sum(c.splits, lane, add.lanes,
+                         [&](int64_t p) { return (double)parts[(p * 2 + 1) * c.channels + from]; });
     }
+    if (lane > 0 || k >= c.channels) continue;
     const double invstd = (double)invstd_in[k], scale = invstd * (w == nullptr ? 1 : (double)w[k]);
     if (dw != nullptr) dw[k] = (C)(sgx * invstd);
     if (db != nullptr) db[k] = (C)sg;
-    if (coefficients == nullptr) continue;
     coefficients[k] = (C)scale;
     coefficients[c.channels + k] = batch_stats ? (C)(-scale * invstd * invstd * sgx / n) : (C)0;
     coefficients[2 * c.channels + k] = batch_stats ? (C)(-scale * sg / n) : (C)0;
@@ -243,7 +254,8 @@ template <typename T> tl_status forward(const tl_batch_norm_args *a) {
   enum { V = gpu_vector<T>::N };
   const char *op = "batch_norm";
   const tl_cuda_channels c = tl_cuda_channels_of(a->outer, a->channels, a->inner);
-  const size_t bytes = (size_t)((a->batch_stats ? 3 * c.splits : 0) + 3) * (size_t)c.channels * sizeof(C);
+  const tl_cuda_part_sums add = tl_cuda_part_sums_of(&c);
+  const size_t bytes = (size_t)((a->batch_stats ? 2 * c.splits : 0) + 3) * (size_t)c.channels * sizeof(C);
   C *coefficients = (C *)tl_cuda_scratch(op, bytes), *parts = coefficients + 3 * c.channels;
   if (coefficients == NULL) return TL_ERR_MEMORY;
   settings s = {a->batch_stats, a->momentum, a->eps, (double)a->outer * (double)a->inner, NULL, NULL, 0, 0, 0, 0};
@@ -261,7 +273,7 @@ template <typename T> tl_status forward(const tl_batch_norm_args *a) {
   if (a->batch_stats)
     st = gpu_launch(op, moments_kernel<T>, (unsigned)tl_cuda_channel_blocks(&c), GPU_BLOCK, 0, x, c, parts);
   if (st == TL_OK)
-    st = gpu_launch(op, settle_kernel<T>, gpu_blocks(c.channels), GPU_BLOCK, 0, x, c, parts, s, array<C>(a->w),
+    st = gpu_launch(op, settle_kernel<T>, gpu_blocks(add.threads), GPU_BLOCK, 0, x, c, add, parts, s, array<C>(a->w),
                     array<C>(a->b), array<C>(a->mean), array<C>(a->invstd), coefficients);
   if (st == TL_OK && packs<T>(c, x, y))
     st = gpu_launch(op, apply_kernel<T, V>, gpu_blocks(a->x->numel / V), GPU_BLOCK, 0, x, c, coefficients, y);
@@ -282,6 +294,7 @@ template <typename T> tl_status backward(const tl_batch_norm_grad_args *a) {
   enum { V = gpu_vector<T>::N };
   const char *op = "batch_norm";
   const tl_cuda_channels c = tl_cuda_channels_of(a->outer, a->channels, a->inner);
+  const tl_cuda_part_sums add = tl_cuda_part_sums_of(&c);
   const size_t bytes = (size_t)(2 * c.splits + 3) * (size_t)c.channels * sizeof(C);
   C *coefficients = (C *)tl_cuda_scratch(op, bytes), *parts = coefficients + 3 * c.channels;
   if (coefficients == NULL) return TL_ERR_MEMORY;
@@ -290,7 +303,7 @@ template <typename T> tl_status backward(const tl_batch_norm_grad_args *a) {
   const bool summed = a->batch_stats || a->dw != NULL || a->db != NULL;
   tl_status st = summed ? sums<T>(op, &c, g, x, tl_first(a->mean), NULL, 0, 1, parts) : TL_OK;
   if (st == TL_OK)
-    st = gpu_launch(op, grad_settle_kernel<C>, gpu_blocks(c.channels), GPU_BLOCK, 0, c, summed ? parts : NULL,
+    st = gpu_launch(op, grad_settle_kernel<C>, gpu_blocks(add.threads), GPU_BLOCK, 0, c, add, summed ? parts : NULL,
                     a->batch_stats, (double)a->outer * (double)a->inner, array<C>(a->w), array<C>(a->invstd),
                     array<C>(a->dw), array<C>(a->db), coefficients);
   const C *mean = array<C>(a->mean);

@@ -10,7 +10,9 @@ namespace {
 
 enum {
   SHARED = (48 << 10) - 512, /* bytes that a block may have on every device without asking, less those of sums */
-  WARP_ROW = 1024    /* elements that a warp takes */
+  WARP_ROW = 1024,   /* elements that a warp takes */
+  LONG_ROW = 8192,   /* elements from which a block is larger */
+  LONG_BLOCK = 512
 };
 
 /* Rows of n = channels * inner elements. `lanes` threads have one row: a warp or the block. */
@@ -24,18 +26,19 @@ struct rows {
 struct plan {
   rows r;
   unsigned blocks;
+  int block;
   size_t shared;
 };
 template <typename C> plan plan_of(int64_t count, int64_t groups, int64_t channels, int64_t inner, int arrays, int v) {
   const int64_t n = channels * inner;
-  plan p = {{count, groups, channels, inner, GPU_WARP, true}, 0, 0};
+  plan p = {{count, groups, channels, inner, GPU_WARP, true}, 0, n < LONG_ROW ? (int)GPU_BLOCK : (int)LONG_BLOCK, 0};
   for (;;) {
     const int64_t round = (int64_t)p.r.lanes * v, kept = (n + round - 1) / round * round;
-    const int64_t bytes = kept * (GPU_BLOCK / p.r.lanes) * arrays * (int64_t)sizeof(C);
+    const int64_t bytes = kept * (p.block / p.r.lanes) * arrays * (int64_t)sizeof(C);
     p.r.cached = bytes <= SHARED;
     p.shared = p.r.cached ? (size_t)bytes : 0;
-    if (p.r.lanes == GPU_BLOCK || (n <= WARP_ROW && p.r.cached)) break;
-    p.r.lanes = GPU_BLOCK;
+    if (p.r.lanes == p.block || (n <= WARP_ROW && p.r.cached)) break;
+    p.r.lanes = p.block;
   }
   p.blocks = gpu_blocks(count * p.r.lanes);
   return p;
@@ -56,8 +59,8 @@ template <typename C> __device__ C row_sum(C v, int lanes) {
 #define FOR_PACKS(e, k) for (int64_t e = (int64_t)lane * V, k = 0; e < n; e += (int64_t)r.lanes * V, k += V)
 /* The rows of this block's threads. A warp with a row of its own may end before the others. */
 #define FOR_ROWS(row)                                                                                                \
-  for (int64_t row = (int64_t)blockIdx.x * (GPU_BLOCK / r.lanes) + threadIdx.x / r.lanes; row < r.rows; \
-       row += (int64_t)gridDim.x * (GPU_BLOCK / r.lanes))
+  for (int64_t row = (int64_t)blockIdx.x * (blockDim.x / r.lanes) + threadIdx.x / r.lanes; row < r.rows; \
+       row += (int64_t)gridDim.x * (blockDim.x / r.lanes))
 
 template <typename T, int V>
 __global__ void row_norm_kernel(const T *x, rows r, const gpu_compute_t<T> *w, const gpu_compute_t<T> *b, bool centre,
@@ -165,16 +168,19 @@ __global__ void row_norm_grad_kernel(const T *g, const T *x, rows r, const gpu_c
   }
 }
 
-/* dw, db (channels; each may be NULL) = the parts' sums, in order */
-template <typename C> __global__ void add_parts_kernel(const C *parts, int64_t splits, int64_t channels, C *dw, C *db) {
-  GPU_LOOP(c, channels) {
-    double sg = 0, sgx = 0;
-    for (int64_t i = 0; i < splits; i++) {
-      sg += (double)parts[i * 2 * channels + c];
-      sgx += (double)parts[(i * 2 + 1) * channels + c];
-    }
-    if (dw != nullptr) dw[c] = (C)sgx;
-    if (db != nullptr) db[c] = (C)sg;
+/* dw, db (channels; each may be NULL) = the parts' sums */
+template <typename C>
+__global__ void add_parts_kernel(const C *parts, tl_cuda_channels c, tl_cuda_part_sums add, C *dw, C *db) {
+  GPU_LOOP(i, add.threads) {
+    const int lane = (int)i & (add.lanes - 1);
+    const int64_t k = i / add.lanes, from = k < c.channels ? k : 0;
+    const double sg =
+        gpu_part_sum(c.splits, lane, add.lanes, [&](int64_t p) { return (double)parts[p * 2 * c.channels + from]; });
+    const double sgx =
+        gpu_part_sum(c.splits, lane, add.lanes, [&](int64_t p) { return (double)parts[(p * 2 + 1) * c.channels + from]; });
+    if (lane > 0 || k >= c.channels) continue;
+    if (dw != nullptr) dw[k] = (C)sgx;
+    if (db != nullptr) db[k] = (C)sg;
   }
 }
 
@@ -188,7 +194,7 @@ template <typename T> bool packs(int64_t n, const void *a, const void *b, const 
 template <typename T, int V> tl_status forward(const tl_row_norm_args *a) {
   typedef gpu_compute_t<T> C;
   const plan p = plan_of<C>(a->rows, a->groups, a->channels, a->inner, 1, V);
-  return gpu_launch("layer_norm", row_norm_kernel<T, V>, p.blocks, GPU_BLOCK, p.shared, array<T>(a->x), p.r,
+  return gpu_launch("layer_norm", row_norm_kernel<T, V>, p.blocks, p.block, p.shared, array<T>(a->x), p.r,
                     array<C>(a->w), array<C>(a->b), a->centre, a->eps, array<T>(a->y), array<C>(a->mean),
                     array<C>(a->invstd));
 }
@@ -196,7 +202,7 @@ template <typename T, int V> tl_status forward(const tl_row_norm_args *a) {
 template <typename T, int V> tl_status backward(const tl_row_norm_grad_args *a) {
   typedef gpu_compute_t<T> C;
   const plan p = plan_of<C>(a->rows, a->groups, a->channels, a->inner, 2, V);
-  return gpu_launch("layer_norm", row_norm_grad_kernel<T, V>, p.blocks, GPU_BLOCK, p.shared, array<T>(a->g),
+  return gpu_launch("layer_norm", row_norm_grad_kernel<T, V>, p.blocks, p.block, p.shared, array<T>(a->g),
                     array<T>(a->x), p.r, array<C>(a->w), array<C>(a->mean), array<C>(a->invstd), array<T>(a->dx));
 }
 
@@ -207,13 +213,14 @@ template <typename T> tl_status parameters(const tl_row_norm_grad_args *a) {
   const int64_t n = a->groups * a->channels;
   if (n == 0 || (a->dw == NULL && a->db == NULL)) return TL_OK;
   const tl_cuda_channels c = tl_cuda_channels_of(a->rows / a->groups, n, a->inner);
+  const tl_cuda_part_sums add = tl_cuda_part_sums_of(&c);
   const size_t bytes = (size_t)(2 * c.splits * n) * sizeof(C);
   C *parts = (C *)tl_cuda_scratch(op, bytes);
   if (parts == NULL) return TL_ERR_MEMORY;
   tl_status st = tl_cuda_channel_sums(op, &c, a->x->dtype, tl_first(a->g), tl_first(a->x), array<C>(a->mean),
                                       tl_first(a->invstd), a->groups, a->channels, parts);
   if (st == TL_OK)
-    st = gpu_launch(op, add_parts_kernel<C>, gpu_blocks(n), GPU_BLOCK, 0, parts, c.splits, n, array<C>(a->dw),
+    st = gpu_launch(op, add_parts_kernel<C>, gpu_blocks(add.threads), GPU_BLOCK, 0, parts, c, add, array<C>(a->dw),
                     array<C>(a->db));
   tl_cuda_scratch_free(parts, bytes);
   return st;

@@ -207,6 +207,10 @@ describe(device .. " normalises as the CPU does", function()
               moved[#moved + 1] = { m, s }
               return F.batch_norm(t, { running_mean = m, running_var = s, weight = u, bias = v, training = training })
             end), signed(shape, dtype) * 2 + away, signed(channels, dtype), signed(channels, dtype))
+            agree("without weights", tolerance * (away > 0 and 20 or 1), differentiated(function(t)
+              local o = { training = training, running_mean = mean:to(t.device):clone(), running_var = var:to(t.device):clone() }
+              return F.batch_norm(t, o)
+            end), signed(shape, dtype) * 2 + away)
             for i = 1, 2 do same(moved[1][i], moved[2][i], 1e-5, "running statistics") end
           end
         end
