@@ -185,7 +185,7 @@ START_TEST(one_hot) {
   ck_ok(tl_one_hot(ids, 4, &y));
   ck_assert_double_eq(tl_size(y, 1), 4);
   tl_tensor_free(y);
-  ck_fails(tl_one_hot(ids, 2, &y), TL_ERR_INDEX, "id 2");
+  ck_names_bad(tl_one_hot(ids, 2, &y), &y, TL_ERR_INDEX, "id 2", "");
   ck_fails(tl_one_hot(empty, -1, &y), TL_ERR_VALUE, "not determined");
   ck_fails(tl_one_hot(floats, 2, &y), TL_ERR_DTYPE, "integers");
   ck_ok(tl_one_hot(empty, 5, &y));
