@@ -78,6 +78,9 @@ typedef struct tl_kernels {
   /* ---- gemm.c ---- any strides of a and b; c has col 1 and does not overlap itself. Any size may be 0 (k = 0: c gets
    * beta * c + bias). float16 and bfloat16 accumulate in float32, integers in int64. */
   tl_status (*gemm)(const tl_gemm *g);
+  /* gemm, and sums (m, of its dtype) = the sums of a's rows: floating, no batch, no size is 0. NULL where one call has
+   * nothing over gemm and reduce; not an error. */
+  tl_status (*gemm_sums)(const tl_gemm *g, void *sums);
   /* ---- optimizer.c ---- one optimizer step over a list of parameters (update.h) */
   tl_status (*update)(int n, const tl_update *list);
   /* ---- step.cu; NULL on the CPU ---- an optimizer's and a gradient scaler's own numbers, where those stay on the device */

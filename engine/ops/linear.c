@@ -37,14 +37,22 @@ static tl_status grad_x(tl_tensor *w, const tl_matrices *g, const tl_tensor *lik
   return tl_give(tl_gemm_into("linear", g, &wm, NULL, 1, 0, y), y, out);
 }
 
-static tl_status grad_w(tl_tensor *x, const tl_matrices *g, tl_tensor **out) {
-  tl_tensor *held, *y;
+/* dw (out, in) = g^T x. db: NULL, or becomes the bias' gradient where the device gives it in the same call. */
+static tl_status grad_w(tl_tensor *x, const tl_matrices *g, tl_tensor **dw, tl_tensor **db) {
+  tl_tensor *held, *y, *sums = NULL;
   tl_matrices xm;
   TL_TRY(rows_of(x, &held, &xm));
   const tl_matrices gt = tl_matrices_transposed(*g);
   const int64_t shape[2] = {gt.rows, xm.cols};
+  const bool both = db != NULL && x->numel > 0 && gt.rows > 0 && tl_kernels_of(x)->gemm_sums != NULL;
   tl_status st = tl_empty(2, shape, x->dtype, x->device, &y);
-  if (st == TL_OK) st = tl_give(tl_gemm_into("linear", &gt, &xm, NULL, 1, 0, y), y, out);
+  if (st == TL_OK) {
+    if (both) st = tl_empty(1, shape, x->dtype, x->device, &sums);
+    if (st == TL_OK)
+      st = both ? tl_gemm_sums_into("linear", &gt, &xm, y, sums) : tl_gemm_into("linear", &gt, &xm, NULL, 1, 0, y);
+    st = tl_give(st, y, dw);
+  }
+  if (both) st = tl_give(st, sums, db);
   tl_tensor_free(held);
   return st;
 }
@@ -55,10 +63,11 @@ static tl_status linear_backward(tl_node *n, tl_tensor *const *grad_out, tl_tens
   TL_TRY(tl_node_saved(n, 0, &x));
   TL_TRY(tl_node_saved(n, 1, &w));
   TL_TRY(rows_of(g, &held, &gm));
+  const bool bias = n->inputs == 3 && tl_node_needs(n, 2);
   tl_status st = TL_OK;
   if (tl_node_needs(n, 0)) st = grad_x(w, &gm, g, &grad_in[0]);
-  if (st == TL_OK && tl_node_needs(n, 1)) st = grad_w(x, &gm, &grad_in[1]);
-  if (st == TL_OK && n->inputs == 3 && tl_node_needs(n, 2)) st = tl_sum_to(g, 1, &g->shape[g->ndim - 1], &grad_in[2]);
+  if (st == TL_OK && tl_node_needs(n, 1)) st = grad_w(x, &gm, &grad_in[1], bias ? &grad_in[2] : NULL);
+  if (st == TL_OK && bias && grad_in[2] == NULL) st = tl_sum_to(g, 1, &g->shape[g->ndim - 1], &grad_in[2]);
   tl_tensor_free(held);
   return st;
 }

@@ -21,6 +21,9 @@ tl_matrices tl_matrices_transposed(tl_matrices m);
 tl_status tl_gemm_into(const char *op, const tl_matrices *a, const tl_matrices *b, tl_tensor *bias, double alpha,
                        double beta, tl_tensor *y);
 
+/* y = a b, and sums (a's rows) = the sums of a's rows, for y's device if its kernels have gemm_sums (and as they say). */
+tl_status tl_gemm_sums_into(const char *op, const tl_matrices *a, const tl_matrices *b, tl_tensor *y, tl_tensor *sums);
+
 /* Same device, same dtype, not bool. */
 tl_status tl_check_factors(const char *op, const tl_tensor *a, const tl_tensor *b);
 
