@@ -53,6 +53,7 @@ static inline void array_upload(array *a) {
     a->value[i] = number_read(a->type, host, i);
   }
   SIM_OK(cudaMemcpy(a->device, host, a->n * number_size(a->type), cudaMemcpyHostToDevice));
+  SIM_OK(cudaDeviceSynchronize()); /* or streams that do not block may run before the data are there */
   free(host);
 }
 
