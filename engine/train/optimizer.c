@@ -7,6 +7,7 @@
 #include "backend/backend.h"
 #include "core/memory.h"
 #include "core/random.h"
+#include "train/progress.h"
 
 static const char *name_of(const tl_optimizer *o) { return tl_optimizer_name(o->kind); }
 
@@ -23,6 +24,7 @@ tl_status tl_optimizer_new(int kind, tl_optimizer **out) {
 
 void tl_optimizer_free(tl_optimizer *o) {
   if (o == NULL || --o->refs > 0) return;
+  tl_counts_free(o);
   for (int i = 0; i < o->slot_count; i++) {
     tl_tensor_free(o->slots[i].param);
     for (int k = 0; k < TL_SLOT_TENSORS; k++) tl_tensor_free(o->slots[i].state[k]);
@@ -103,7 +105,9 @@ tl_status tl_optimizer_add_group(tl_optimizer *o, int n, tl_tensor *const *param
   TL_TRY(tl_check_options(o->kind, options));
   for (int i = 0; i < n; i++) TL_TRY(check_param(o, i, params[i]));
   tl_group *g = NULL;
+  TL_TRY(tl_counts_pull(o)); /* they are made anew, with room for more */
   TL_TRY(reserve(o, n, &g));
+  tl_counts_free(o);
   g->options = *options;
   g->first = o->slot_count;
   for (int i = 0; i < n; i++) {
@@ -139,10 +143,19 @@ static bool needs_master(const tl_tensor *p, const tl_param_group *g) {
   return p->dtype == TL_FLOAT16 || (p->dtype == TL_BFLOAT16 && !g->stochastic_rounding);
 }
 
-static tl_status ensure_state(tl_slot *s, const tl_param_group *g, unsigned states) {
+/* State that is made while a step is recorded would be made again by each replay. */
+static tl_status check_recording(const tl_optimizer *o, const tl_tensor *p) {
+  const tl_accelerator *a = tl_backend_of(p->device)->accelerator;
+  if (a == NULL || !a->recording()) return TL_OK;
+  return TL_FAIL(TL_ERR_STATE, name_of(o), "its first step makes its state: that cannot be the recorded one");
+}
+
+static tl_status ensure_state(const tl_optimizer *o, tl_slot *s, const tl_param_group *g, unsigned states) {
   for (int k = 0; k < TL_UPDATE_STATES; k++)
-    if ((states & 1u << k) && s->state[k] == NULL)
+    if ((states & 1u << k) && s->state[k] == NULL) {
+      TL_TRY(check_recording(o, s->param));
       TL_TRY(make_state(s->param, g->initial_accumulator_value, &s->state[k]));
+    }
   bool master = needs_master(s->param, g);
   if (!master && s->state[TL_MASTER] != NULL) { /* the parameter goes on without it */
     tl_tensor_free(s->state[TL_MASTER]);
@@ -150,6 +163,7 @@ static tl_status ensure_state(tl_slot *s, const tl_param_group *g, unsigned stat
   }
   if (master && s->state[TL_MASTER] == NULL) {
     tl_tensor *copy;
+    TL_TRY(check_recording(o, s->param));
     TL_TRY(make_state(s->param, 0, &copy));
     tl_status st = tl_copy_(copy, s->param);
     TL_TRY(tl_give(st, copy, &s->state[TL_MASTER]));
@@ -181,7 +195,7 @@ static tl_status check_slot(const tl_optimizer *o, int i, const tl_slot *s) {
 static tl_status prepare(tl_optimizer *o, int i, const tl_param_group *g, unsigned states, tl_update *u) {
   tl_slot *s = &o->slots[i];
   TL_TRY(check_slot(o, i, s));
-  TL_TRY(ensure_state(s, g, states));
+  TL_TRY(ensure_state(o, s, g, states));
   if (!s->param->contiguous) TL_TRY(tl_contiguous(s->param, &s->param_copy));
   if (!s->param->grad->contiguous) TL_TRY(tl_contiguous(s->param->grad, &s->grad_copy));
   u->dtype = s->param->dtype;
@@ -198,38 +212,74 @@ static tl_status prepare(tl_optimizer *o, int i, const tl_param_group *g, unsign
   return TL_OK;
 }
 
-/* Lines for every parameter with a gradient. Parameters of a group usually are at the same step: what was computed for
+/* Rule and coefficients of one after another of a group's parameters. Most are at the same step: what was computed for
  * one is taken for the next. */
+typedef struct chooser {
+  const tl_param_group *g;
+  const tl_slot *last;              /* counted by the host */
+  const tl_update_coefficients *by; /* its */
+  int rule;
+  unsigned states;
+  double mu_product;
+} chooser;
+
+static tl_status choose_on_host(tl_optimizer *o, chooser *c, tl_slot *s, tl_update_coefficients *room) {
+  if (s->counted_on != TL_CPU) { /* the parameter came back from a device */
+    TL_TRY(tl_counts_pull(o));
+    s->counted_on = TL_CPU;
+  }
+  bool same = c->last != NULL && c->last->step == s->step && c->last->primed == s->primed &&
+              c->last->mu_product == s->mu_product;
+  if (!same) {
+    c->rule = tl_choose_rule(o->kind, c->g, s, room, &c->states, &c->mu_product);
+    c->by = room;
+  }
+  s->next_mu_product = c->mu_product;
+  c->last = s;
+  return TL_OK;
+}
+
+/* The device computes: the host only knows where. */
+static tl_status choose_on_device(tl_optimizer *o, chooser *c, int i) {
+  tl_counts *counts = NULL;
+  TL_TRY(tl_counts_on(o, o->slots[i].param->device, &counts));
+  c->rule = tl_group_rule(o->kind, c->g, &c->states);
+  c->by = tl_counts_by(counts, i);
+  c->last = NULL;
+  return TL_OK;
+}
+
+/* Lines for every parameter with a gradient. */
 static tl_status prepare_all(tl_optimizer *o, int *count) {
   for (int k = 0; k < o->group_count; k++) {
     const tl_group *g = o->groups[k];
-    const tl_slot *last = NULL;
-    unsigned states = 0;
-    double mu_product = 1;
+    chooser c = {.g = &g->options, .mu_product = 1};
     for (int i = g->first; i < g->first + g->count; i++) {
       tl_slot *s = &o->slots[i];
       if (s->param->grad == NULL) continue;
       int n = (*count)++;
       o->updated[n] = i;
-      bool same =
-          last != NULL && last->step == s->step && last->primed == s->primed && last->mu_product == s->mu_product;
-      o->updates[n].by = same ? o->updates[n - 1].by : &o->coefs[n];
-      o->updates[n].rule =
-          same ? o->updates[n - 1].rule : tl_choose_rule(o->kind, &g->options, s, &o->coefs[n], &states, &mu_product);
-      s->next_mu_product = mu_product;
-      last = s;
-      TL_TRY(prepare(o, i, &g->options, states, &o->updates[n]));
+      if (tl_counts_itself(s->param)) TL_TRY(choose_on_device(o, &c, i));
+      else TL_TRY(choose_on_host(o, &c, s, &o->coefs[n]));
+      o->updates[n].by = c.by;
+      o->updates[n].rule = c.rule;
+      TL_TRY(prepare(o, i, c.g, c.states, &o->updates[n]));
     }
   }
   return TL_OK;
 }
 
 /* One kernel call for each run of parameters on one device: nearly always one in all. */
-static tl_status run(tl_optimizer *o, int count) {
+static tl_status run(tl_optimizer *o, int count, const float *found) {
   for (int first = 0, end; first < count; first = end) {
     const tl_tensor *p = o->slots[o->updated[first]].param;
     for (end = first + 1; end < count && o->slots[o->updated[end]].param->device == p->device;) end++;
     TL_KERNEL(p, update, name_of(o));
+    if (tl_counts_itself(p)) {
+      tl_counts *counts = NULL;
+      TL_TRY(tl_counts_on(o, p->device, &counts));
+      TL_TRY(tl_counts_plan(o, counts, end - first, o->updated + first, found));
+    }
     TL_TRY(tl_kernels_of(p)->update(end - first, o->updates + first));
   }
   return TL_OK;
@@ -239,9 +289,11 @@ static tl_status run(tl_optimizer *o, int count) {
 static tl_status commit(tl_optimizer *o, int count) {
   for (int i = 0; i < count; i++) {
     tl_slot *s = &o->slots[o->updated[i]];
-    s->step++;
-    s->mu_product = s->next_mu_product;
-    s->primed = s->primed || o->updates[i].state[0] != NULL;
+    if (!tl_counts_itself(s->param)) {
+      s->step++;
+      s->mu_product = s->next_mu_product;
+      s->primed = s->primed || o->updates[i].state[0] != NULL;
+    }
     tl_touch(s->param);
     if (s->param_copy != NULL) TL_TRY(tl_write_back(s->param, s->param_copy));
   }
@@ -256,18 +308,22 @@ static void drop_copies(tl_optimizer *o, int count) {
   }
 }
 
-tl_status tl_optimizer_step(tl_optimizer *o) {
+tl_status tl_optimizer_step(tl_optimizer *o) { return tl_optimizer_step_unless(o, NULL); }
+
+tl_status tl_optimizer_step_unless(tl_optimizer *o, const float *found) {
   TL_CHECK_INTERRUPT(name_of(o));
   bool recording = tl_set_grad_enabled(false);
   int count = 0;
   tl_status st = prepare_all(o, &count);
-  if (st == TL_OK) st = run(o, count);
+  if (st == TL_OK) st = run(o, count, found);
   if (st == TL_OK) st = commit(o, count);
   if (st == TL_OK) o->calls++;
   drop_copies(o, count);
   tl_set_grad_enabled(recording);
   return st;
 }
+
+tl_device tl_optimizer_device(const tl_optimizer *o) { return o->slot_count == 0 ? TL_CPU : o->slots[0].param->device; }
 
 void tl_optimizer_skip(tl_optimizer *o) { o->calls++; }
 
@@ -333,15 +389,24 @@ tl_status tl_optimizer_set_state(tl_optimizer *o, int i, int k, tl_tensor *value
       return st;
     }
   }
+  tl_status st = place == 0 ? tl_counts_pull(o) : TL_OK;
+  if (st != TL_OK) {
+    tl_tensor_free(copy);
+    return st;
+  }
   tl_tensor_free(s->state[place]);
   s->state[place] = copy;
-  if (place == 0) s->primed = copy != NULL;
+  if (place == 0) {
+    s->primed = copy != NULL;
+    tl_counts_changed(o);
+  }
   return TL_OK;
 }
 
 tl_status tl_optimizer_progress(const tl_optimizer *o, int i, double *step, double *mu_product) {
   tl_slot *s = NULL;
   TL_TRY(slot_of(o, i, &s));
+  TL_TRY(tl_counts_pull(o));
   *step = (double)s->step;
   *mu_product = s->mu_product;
   return TL_OK;
@@ -353,7 +418,9 @@ tl_status tl_optimizer_set_progress(tl_optimizer *o, int i, double step, double 
   if (!(step >= 0 && step < 9007199254740992.0) || step != (double)(int64_t)step)
     return TL_FAIL(TL_ERR_VALUE, name_of(o), "the step of parameter %lld must be a whole number, got %g",
                    (long long)tl_position(i), step);
+  TL_TRY(tl_counts_pull(o));
   s->step = (int64_t)step;
   s->mu_product = mu_product;
+  tl_counts_changed(o);
   return TL_OK;
 }

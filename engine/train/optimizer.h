@@ -7,10 +7,13 @@
 
 enum { TL_MASTER = TL_UPDATE_STATES, TL_SLOT_TENSORS };
 
+typedef struct tl_counts tl_counts; /* progress.h */
+
 /* One parameter and its state. */
 typedef struct tl_slot {
   tl_tensor *param;                  /* held */
   tl_tensor *state[TL_SLOT_TENSORS]; /* held; NULL until needed; the last one is the master copy */
+  tl_device counted_on;              /* not TL_CPU: the three numbers below are that device's, see tl_counts_pull */
   int64_t step;                      /* updates so far */
   double mu_product;                 /* NAdam's, and what it becomes when the step succeeds */
   double next_mu_product;
@@ -31,9 +34,15 @@ struct tl_optimizer {
   tl_update *updates;            /* [slot_count] scratch of a step */
   tl_update_coefficients *coefs; /* [slot_count] likewise */
   int *updated;                  /* [slot_count] the slot of each update */
+  tl_counts *counts;             /* of the devices that count by themselves */
   int64_t calls;                 /* of step, skipped ones included: the schedules ask */
   bool warned;                   /* a schedule has told that it was stepped first */
 };
+
+/* ---- optimizer.c ---- */
+
+/* tl_optimizer_step, but where *found (in the memory of the parameters' device; NULL: nowhere) is not 0 nothing moves. */
+tl_status tl_optimizer_step_unless(tl_optimizer *o, const float *found);
 
 /* ---- rules.c ---- */
 
@@ -43,5 +52,7 @@ tl_status tl_check_options(int kind, const tl_param_group *options);
  * rule takes in this order. *mu_product is what NAdam's becomes. */
 int tl_choose_rule(int kind, const tl_param_group *g, const tl_slot *s, tl_update_coefficients *c, unsigned *states,
                    double *mu_product);
+/* A rule of the group on the same states, whatever step it is. */
+int tl_group_rule(int kind, const tl_param_group *g, unsigned *states);
 
 #endif

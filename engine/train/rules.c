@@ -76,6 +76,13 @@ tl_status tl_check_options(int kind, const tl_param_group *g) {
   return TL_OK;
 }
 
+int tl_group_rule(int kind, const tl_param_group *g, unsigned *states) {
+  tl_update_coefficients c;
+  double mu_product = 1;
+  *states = step_states(kind, g);
+  return step_rule(kind, g, 0, true, &mu_product, &c);
+}
+
 int tl_choose_rule(int kind, const tl_param_group *g, const tl_slot *s, tl_update_coefficients *c, unsigned *states,
                    double *mu_product) {
   *mu_product = s->mu_product;

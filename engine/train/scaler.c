@@ -1,6 +1,7 @@
 /* scaler.c: gradient scaling for float16: one pass that divides all gradients and looks for what is not finite. */
 #include <float.h>
 #include <math.h>
+#include <string.h>
 
 #include "autograd/tape.h"
 #include "backend/backend.h"
@@ -10,18 +11,32 @@
 
 enum stage { READY, UNSCALED, STEPPED };
 
+#define FLAGS 30 /* optimizers between two updates whose gradients are on a device */
+
 /* What an optimizer did since the last update. */
 typedef struct record {
   tl_optimizer *optimizer; /* held */
   enum stage stage;
-  bool checked; /* it had gradients */
-  float found;  /* 1: one of them was not finite */
+  bool checked;            /* it had gradients */
+  bool on_host, on_device; /* where those were */
+  float found;             /* 1: one of them was not finite, as far as the host knows */
+  int flag;                /* its place among the device's flags */
 } record;
 
+/* The state where gradients are on a device: a step asks it nothing. */
+typedef struct on_device {
+  tl_scale scale;
+  float found[FLAGS];
+} on_device;
+
 struct tl_scaler {
-  tl_scaler_state state;
+  tl_scaler_state state; /* scale and growth_tracker: as far as the host knows */
   record *records;
   int count, room;
+  tl_tensor *memory; /* an on_device on its device; NULL: there is none yet */
+  int flags;         /* used since the last update */
+  bool ahead;        /* the device may have changed the scale since the host last asked */
+  bool recorded;     /* a recorded step does: it always may have */
 };
 
 static tl_status check_state(const char *op, const tl_scaler_state *s) {
@@ -66,11 +81,67 @@ static void forget_records(tl_scaler *s) {
 void tl_scaler_free(tl_scaler *s) {
   if (s == NULL) return;
   forget_records(s);
+  tl_tensor_free(s->memory);
   tl_host_free(s->records);
   tl_host_free(s);
 }
 
-void tl_scaler_get(const tl_scaler *s, tl_scaler_state *state) { *state = s->state; }
+/* ---- the state on a device ---- */
+
+static bool scales_itself(const tl_tensor *x) {
+  return x->device != TL_CPU && tl_backend_of(x->device)->kernels->scale_update != NULL;
+}
+
+static bool recording(const tl_scaler *s) {
+  const tl_accelerator *a = tl_backend_of(s->memory->device)->accelerator;
+  return a != NULL && a->recording();
+}
+
+/* The host learns the scale, and what was found in `found` (may be NULL). */
+static tl_status pull(tl_scaler *s, float found[FLAGS]) {
+  on_device d;
+  if (s->memory == NULL || (found == NULL && !s->ahead && !s->recorded)) return TL_OK;
+  tl_device device = s->memory->device;
+  TL_TRY(tl_backend_of(device)->copy_out(device & 255, &d, tl_data(s->memory), sizeof d));
+  s->state.scale = d.scale.scale;
+  s->state.growth_tracker = d.scale.tracker;
+  s->ahead = false;
+  if (found != NULL) memcpy(found, d.found, sizeof d.found);
+  return TL_OK;
+}
+
+/* The device learns the scale; its flags are 0. */
+static tl_status push(tl_scaler *s) {
+  if (s->memory == NULL) return TL_OK;
+  const on_device d = {.scale = {.scale = (float)s->state.scale,
+                                 .inverse = (float)(1 / s->state.scale),
+                                 .tracker = (int32_t)s->state.growth_tracker}};
+  tl_device device = s->memory->device;
+  return tl_backend_of(device)->copy_in(device & 255, tl_data(s->memory), &d, sizeof d);
+}
+
+/* The state on x's device. */
+static tl_status on_device_of(const char *op, tl_scaler *s, const tl_tensor *x) {
+  if (s->memory == NULL) {
+    TL_TRY(tl_empty(1, (const int64_t[]){sizeof(on_device)}, TL_UINT8, x->device, &s->memory));
+    tl_status st = push(s);
+    if (st != TL_OK) tl_tensor_free(s->memory), s->memory = NULL;
+    TL_TRY(st);
+  }
+  if (s->memory->device != x->device)
+    return TL_FAIL(TL_ERR_UNSUPPORTED, op, "this scaler works for cuda:%d: use one for each device",
+                   s->memory->device & 255);
+  s->recorded = s->recorded || recording(s);
+  return TL_OK;
+}
+
+static on_device *there(const tl_scaler *s) { return tl_data(s->memory); }
+
+tl_status tl_scaler_get(const tl_scaler *s, tl_scaler_state *state) {
+  TL_TRY(pull((tl_scaler *)s, NULL));
+  *state = s->state;
+  return TL_OK;
+}
 
 tl_status tl_scaler_set(tl_scaler *s, const tl_scaler_state *state) {
   TL_TRY(check_state("GradScaler", state));
@@ -78,12 +149,31 @@ tl_status tl_scaler_set(tl_scaler *s, const tl_scaler_state *state) {
   s->state = *state;
   s->state.scale = (float)state->scale;
   s->state.enabled = enabled;
-  return TL_OK;
+  s->ahead = false;
+  return push(s);
 }
 
-tl_status tl_scaler_scale(const tl_scaler *s, tl_tensor *x, tl_tensor **out) {
+/* x times the device's scale, of x's dtype. */
+static tl_status scale_there(tl_scaler *s, tl_tensor *x, tl_tensor **out) {
+  TL_TRY(on_device_of("GradScaler.scale", s, x));
+  tl_tensor *scale = NULL, *y = NULL;
+  tl_status st = tl_alias_as(s->memory, 0, NULL, NULL, 0, &scale);
+  if (st == TL_OK) {
+    scale->dtype = TL_FLOAT32; /* the first four bytes */
+    st = tl_mul(x, scale, &y);
+  }
+  if (st == TL_OK) st = tl_to(y, x->dtype, x->device, out); /* a 0-d x of less than float32 was promoted */
+  tl_tensor_free(scale);
+  tl_tensor_free(y);
+  return st;
+}
+
+tl_status tl_scaler_scale(tl_scaler *s, tl_tensor *x, tl_tensor **out) {
   TL_TRY(tl_check_floating("GradScaler.scale", x));
-  return s->state.enabled ? tl_mul_scalar(x, s->state.scale, out) : tl_tensor_retain(x, out);
+  if (!s->state.enabled) return tl_tensor_retain(x, out);
+  if (scales_itself(x)) return scale_there(s, x, out);
+  TL_TRY(pull(s, NULL));
+  return tl_mul_scalar(x, s->state.scale, out);
 }
 
 /* ---- records ---- */
@@ -122,16 +212,34 @@ static tl_status check_gradients(const char *op, const tl_optimizer *o) {
   return TL_OK;
 }
 
-static tl_status divide(const char *op, tl_gradients *g, float inverse, float *found) {
+/* A run of gradients on a device: it knows the scale, and keeps what it finds. */
+static tl_status divide_there(const char *op, tl_scaler *s, record *r, const tl_tensor *x, int n, const tl_span *list) {
+  TL_TRY(on_device_of(op, s, x));
+  if (!r->on_device && s->flags == FLAGS)
+    return TL_FAIL(TL_ERR_UNSUPPORTED, op, "more than %d optimizers between two updates", FLAGS);
+  if (!r->on_device) r->flag = s->flags++;
+  r->on_device = true;
+  return tl_kernels_of(x)->span_unscale(n, list, &there(s)->scale.inverse, &there(s)->found[r->flag]);
+}
+
+static tl_status divide_here(tl_scaler *s, record *r, const tl_tensor *x, int n, const tl_span *list) {
+  TL_TRY(pull(s, NULL));
+  float inverse = (float)(1 / s->state.scale);
+  r->on_host = true;
+  return tl_kernels_of(x)->span_unscale(n, list, &inverse, &r->found);
+}
+
+static tl_status divide(const char *op, tl_scaler *s, record *r, tl_gradients *g) {
   for (int first = 0, end; first < g->n; first = end) {
     const tl_tensor *x = tl_gradients_run(g, first, &end);
     TL_KERNEL(x, span_unscale, op);
-    TL_TRY(tl_kernels_of(x)->span_unscale(end - first, g->span + first, &inverse, found));
+    if (scales_itself(x)) TL_TRY(divide_there(op, s, r, x, end - first, g->span + first));
+    else TL_TRY(divide_here(s, r, x, end - first, g->span + first));
   }
   return tl_gradients_scatter(g);
 }
 
-static tl_status unscale(const char *op, double scale, record *r) {
+static tl_status unscale(const char *op, tl_scaler *s, record *r) {
   const tl_optimizer *o = r->optimizer;
   TL_TRY(check_gradients(op, o));
   tl_tensor **params = tl_host_alloc((size_t)o->slot_count * sizeof(tl_tensor *));
@@ -140,7 +248,7 @@ static tl_status unscale(const char *op, double scale, record *r) {
   bool recording = tl_set_grad_enabled(false);
   tl_gradients g;
   tl_status st = tl_gradients_gather(op, o->slot_count, params, &g);
-  if (st == TL_OK) st = divide(op, &g, (float)(1 / scale), &r->found);
+  if (st == TL_OK) st = divide(op, s, r, &g);
   r->checked = g.n > 0;
   tl_gradients_release(&g);
   tl_set_grad_enabled(recording);
@@ -159,10 +267,18 @@ tl_status tl_scaler_unscale(tl_scaler *s, tl_optimizer *o) {
     return TL_FAIL(TL_ERR_STATE, op, "the gradients of this optimizer were unscaled already since the last update()");
   if (r->stage == STEPPED)
     return TL_FAIL(TL_ERR_STATE, op, "this optimizer has stepped already: unscale_() comes before step()");
-  return unscale(op, s->state.scale, r);
+  return unscale(op, s, r);
 }
 
 /* ---- step, update ---- */
+
+/* The host has to know what was found: some of the gradients are its own, or somebody asks. */
+static tl_status learn(tl_scaler *s, record *r) {
+  float found[FLAGS];
+  TL_TRY(pull(s, found));
+  if (found[r->flag] != 0) r->found = 1;
+  return TL_OK;
+}
 
 tl_status tl_scaler_step(tl_scaler *s, tl_optimizer *o, bool *stepped) {
   const char *op = "GradScaler.step";
@@ -173,13 +289,15 @@ tl_status tl_scaler_step(tl_scaler *s, tl_optimizer *o, bool *stepped) {
     TL_TRY(record_of(s, o, &r));
     if (r->stage == STEPPED)
       return TL_FAIL(TL_ERR_STATE, op, "this optimizer has stepped already since the last update()");
-    if (r->stage == READY) TL_TRY(unscale(op, s->state.scale, r));
+    if (r->stage == READY) TL_TRY(unscale(op, s, r));
     if (!r->checked)
       return TL_FAIL(TL_ERR_STATE, op,
                      "none of the optimizer's parameters has a gradient: there is nothing to step with");
+    if (r->on_device && (r->on_host || stepped != NULL)) TL_TRY(learn(s, r));
     finite = r->found == 0;
-    if (finite) TL_TRY(tl_optimizer_step(o));
-    else tl_optimizer_skip(o);
+    if (!finite) tl_optimizer_skip(o);
+    else if (r->on_device && !r->on_host) TL_TRY(tl_optimizer_step_unless(o, &there(s)->found[r->flag]));
+    else TL_TRY(tl_optimizer_step(o));
     r->stage = STEPPED;
   } else {
     TL_TRY(tl_optimizer_step(o));
@@ -204,6 +322,28 @@ static void adapt(tl_scaler_state *s, bool found) {
   }
 }
 
+/* Gradients were on the host, and perhaps on a device, too. */
+static tl_status update_here(tl_scaler *s, bool found) {
+  float flags[FLAGS] = {0};
+  TL_TRY(pull(s, s->flags > 0 ? flags : NULL));
+  for (int i = 0; i < s->flags; i++) found = found || flags[i] != 0;
+  adapt(&s->state, found);
+  return push(s);
+}
+
+static tl_status update_there(tl_scaler *s) {
+  const tl_scale_update u = {
+      .growth_factor = s->state.growth_factor,
+      .backoff_factor = s->state.backoff_factor,
+      .growth_interval = s->state.growth_interval,
+      .at = &there(s)->scale,
+      .found = there(s)->found,
+      .n = s->flags,
+  };
+  s->ahead = true;
+  return tl_kernels_of(s->memory)->scale_update(&u);
+}
+
 tl_status tl_scaler_update(tl_scaler *s, double new_scale) {
   const char *op = "GradScaler.update";
   if (!s->state.enabled) return TL_OK;
@@ -211,18 +351,22 @@ tl_status tl_scaler_update(tl_scaler *s, double new_scale) {
     tl_scaler_state changed = s->state;
     changed.scale = new_scale;
     TL_TRY(check_state(op, &changed));
+    TL_TRY(pull(s, NULL));
     s->state.scale = (float)new_scale;
+    TL_TRY(push(s));
   } else {
-    bool checked = false, found = false;
+    bool checked = false, found = false, on_host = false;
     for (int i = 0; i < s->count; i++) {
       checked = checked || s->records[i].checked;
       found = found || s->records[i].found != 0;
+      on_host = on_host || s->records[i].on_host;
     }
     if (!checked)
       return TL_FAIL(TL_ERR_STATE, op,
                      "no optimizer was unscaled or stepped since the last update(): nothing is known of its gradients");
-    adapt(&s->state, found);
+    TL_TRY(on_host ? update_here(s, found) : update_there(s));
   }
   forget_records(s);
+  s->flags = 0;
   return TL_OK;
 }

@@ -46,6 +46,7 @@ TL_API int tl_optimizer_group_size(const tl_optimizer *o, int group);        /* 
  * parameter overrides. */
 TL_API tl_status tl_optimizer_step(tl_optimizer *o);
 TL_API tl_status tl_optimizer_zero_grad(tl_optimizer *o, bool set_to_nil);
+TL_API tl_device tl_optimizer_device(const tl_optimizer *o); /* of its first parameter; TL_CPU without one */
 /* Somebody decided not to step (a gradient scaler): for the schedules it counts as a call, for the parameters not. */
 TL_API void tl_optimizer_skip(tl_optimizer *o);
 
@@ -76,14 +77,16 @@ typedef struct tl_scaler tl_scaler;
 TL_API void tl_scaler_defaults(tl_scaler_state *state); /* 65536, 2, 0.5, 2000, 0, true */
 TL_API tl_status tl_scaler_new(const tl_scaler_state *state, tl_scaler **out);
 TL_API void tl_scaler_free(tl_scaler *s); /* NULL is fine */
-TL_API void tl_scaler_get(const tl_scaler *s, tl_scaler_state *state);
+/* Where gradients are on a CUDA device, the scale is there, too: it adapts without the host, and `get` waits for it. */
+TL_API tl_status tl_scaler_get(const tl_scaler *s, tl_scaler_state *state);
 /* TL_ERR_VALUE names a value out of its domain. What was recorded since the last update stays; `enabled` is fixed. */
 TL_API tl_status tl_scaler_set(tl_scaler *s, const tl_scaler_state *state);
-TL_API tl_status tl_scaler_scale(const tl_scaler *s, tl_tensor *x, tl_tensor **out); /* x * scale, recorded */
+TL_API tl_status tl_scaler_scale(tl_scaler *s, tl_tensor *x, tl_tensor **out); /* x * scale, recorded */
 /* Divides the gradients of o's parameters by the scale, for clipping between that and the step. TL_ERR_STATE: a second
  * time, or after the step; TL_ERR_DTYPE: a float16 gradient (parameters and gradients stay float32). */
 TL_API tl_status tl_scaler_unscale(tl_scaler *s, tl_optimizer *o);
-/* Unscales if that was not done yet, then steps if all gradients are finite. *stepped (may be NULL): did it?
+/* Unscales if that was not done yet, then steps if all gradients are finite. *stepped (may be NULL): did it? A CUDA
+ * device decides by itself: asking means waiting for it.
  * TL_ERR_STATE: a second time before the update, or no parameter has a gradient. */
 TL_API tl_status tl_scaler_step(tl_scaler *s, tl_optimizer *o, bool *stepped);
 /* The scale for the next iteration; new_scale (nan: by the rule) sets it. TL_ERR_STATE: nothing was unscaled before. */

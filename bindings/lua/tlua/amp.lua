@@ -77,7 +77,7 @@ function amp.GradScaler(options)
   state.growth_interval, state.enabled = o.growth_interval, o.enabled
   local handle = ffi.new("tl_scaler *[1]")
   check(C.tl_scaler_new(state, handle))
-  return setmetatable({ handle = ffi.gc(handle[0], C.tl_scaler_free) }, metatable)
+  return setmetatable({ handle = ffi.gc(handle[0], C.tl_scaler_free), enabled = o.enabled }, metatable)
 end
 
 --- scaler:scale(loss): loss * scale, recorded. A table of tensors gives a table.
@@ -104,12 +104,18 @@ function GradScaler:unscale_(optimizer)
   check(C.tl_scaler_unscale(self.handle, handle_of(optimizer, "GradScaler.unscale_")))
 end
 
---- scaler:step(optimizer): unscales if need be, and steps if all gradients are finite. Returns whether it did.
+--- scaler:step(optimizer): unscales if need be, and steps if all gradients are finite. Returns whether it did; nil where
+--- the parameters are on a GPU, which decides by itself.
 function GradScaler:step(optimizer, closure)
   if closure ~= nil then
     fail("GradScaler.step: closures are not taken: the loss they compute would have to be scaled")
   end
-  check(C.tl_scaler_step(self.handle, handle_of(optimizer, "GradScaler.step"), base.boolean))
+  local handle = handle_of(optimizer, "GradScaler.step")
+  if native.tl_optimizer_device(handle) ~= 0 then
+    check(C.tl_scaler_step(self.handle, handle, nil))
+    return nil
+  end
+  check(C.tl_scaler_step(self.handle, handle, base.boolean))
   return base.boolean[0]
 end
 
@@ -127,17 +133,16 @@ function GradScaler:update(new_scale)
 end
 
 local function get(self)
-  C.tl_scaler_get(self.handle, state)
+  check(C.tl_scaler_get(self.handle, state))
   return state
 end
 
 --- Is it enabled?
-function GradScaler:is_enabled() return get(self).enabled end
+function GradScaler:is_enabled() return self.enabled end
 
 --- The current scale; 1 when disabled.
 function GradScaler:get_scale()
-  local s = get(self)
-  return s.enabled and s.scale or 1
+  return self.enabled and get(self).scale or 1
 end
 
 for _, name in ipairs { "growth_factor", "backoff_factor", "growth_interval" } do

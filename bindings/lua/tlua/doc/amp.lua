@@ -28,13 +28,14 @@ each, update once. enabled=false: everything goes on as without a scaler.]],
 scaler:unscale_(opt): divides the gradients of opt's parameters by the scale, for clipping before the step.
 Errors: twice between updates, after step, float16 gradients.]],
   ["tl.amp.GradScaler.step"] = [[
-scaler:step(opt): unscales if unscale_ did not, then opt:step() if all gradients are finite. Returns whether it stepped;
+scaler:step(opt): unscales if unscale_ did not, then opt:step() if all gradients are finite. Returns whether it stepped
+(nil on a GPU, which decides by itself: get_scale() waits and tells whether the scale fell);
 a skipped step changes no parameter, no moment and no step count, and schedulers do not warn of it.
 Errors: twice between updates, no parameter has a gradient.]],
   ["tl.amp.GradScaler.update"] = [[
 scaler:update(new_scale?): the scale for the next iteration, by the rule or as given. Once, after every optimizer's step.
 Error: nothing was unscaled or stepped since the last update.]],
-  ["tl.amp.GradScaler.get_scale"] = "scaler:get_scale(): the current scale; 1 when disabled.",
+  ["tl.amp.GradScaler.get_scale"] = "scaler:get_scale(): the current scale; 1 when disabled. Waits for a GPU's answer.",
   ["tl.amp.GradScaler.state_dict"] = [[
 scaler:state_dict(): {scale=, growth_factor=, backoff_factor=, growth_interval=, _growth_tracker=}; {} when disabled.]],
   ["tl.amp.GradScaler.load_state_dict"] = [[
