@@ -6,12 +6,32 @@
 
 #include <lua.h>
 
-/* From now on the first SIGINT becomes the Lua error "interrupted", raised at the next engine operation or, in
- * interpreted code, at the next instruction; the second one kills the process, as does the first in a compiled loop
- * that neither calls an operation nor ends. System calls are interrupted (EINTR), so that a blocked read ends, too. */
-void tlua_arm_interrupt(lua_State *L);
+typedef enum tlua_interrupt_mode {
+  /* The first SIGINT becomes the Lua error "interrupted", raised at the next engine operation or, in interpreted code, at
+   * the next instruction; the second one kills the process, as does the first in a compiled loop that neither calls an
+   * operation nor ends. */
+  TLUA_INTERRUPT_STOPS,
+  /* The first one calls the function that tlua_on_pause() set, between two operations or instructions, and the code goes
+   * on when that returns; a second one that comes before is as the first above. */
+  TLUA_INTERRUPT_PAUSES,
+  /* Only tlua_disarm_interrupt() tells: for code that reads from a terminal. */
+  TLUA_INTERRUPT_NOTED
+} tlua_interrupt_mode;
 
-/* SIGINT has its former meaning again. Returns whether one came since tlua_arm_interrupt(); forgets it. */
+/* What SIGINT means from now on for code that runs in L. System calls are interrupted (EINTR), so that a blocked read
+ * ends, too. Levels nest: each needs its tlua_disarm_interrupt(). */
+void tlua_arm_interrupt(lua_State *L, tlua_interrupt_mode mode);
+
+/* Ends the newest level. Returns whether a SIGINT came in it; forgets it. */
 bool tlua_disarm_interrupt(void);
+
+/* Has one come in the newest level? */
+bool tlua_interrupt_came(void);
+
+/* Calls the function that tlua_on_pause() set; its error is the caller's. */
+void tlua_pause(lua_State *L);
+
+/* The function on top of the stack (popped; nil: none) is called by TLUA_INTERRUPT_PAUSES. */
+void tlua_on_pause(lua_State *L);
 
 #endif

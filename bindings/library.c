@@ -8,6 +8,7 @@
 #include <lauxlib.h>
 
 #include "baked.h"
+#include "native.h"
 
 static int load_file_below(lua_State *L, const char *root, const char *name) {
   char path[4096];
@@ -49,5 +50,9 @@ void tlua_install_library(lua_State *L) {
   }
   lua_pushcfunction(L, search);
   lua_rawseti(L, -2, 2);
+  lua_pop(L, 1);
+  lua_getfield(L, -1, "preload");
+  lua_pushcfunction(L, tlua_open_native);
+  lua_setfield(L, -2, "tlua.native");
   lua_pop(L, 2);
 }

@@ -135,6 +135,10 @@ TL_API tl_status tl_empty_cache(tl_device device); /* gives cached memory back t
  * tl_collected(), which clears the flag and moves the limit to 1.4 x what survived (32 MB at least). */
 TL_API const int *tl_collect_flag(void);
 TL_API void tl_collected(void);
+/* The same flag asks a binding to pause: to call whoever wants to look in between two operations. tl_request_pause() is
+ * async-signal-safe. */
+TL_API void tl_request_pause(void);
+TL_API bool tl_take_pause(void); /* was it asked for? forgets it */
 /* Test harness: the k-th engine allocation from now fails (0 switches off). Returns
  * how many the harness counted since the last call. */
 TL_API int64_t tl_fail_allocation(int64_t k);

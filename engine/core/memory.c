@@ -89,7 +89,8 @@ static struct {
 } accounts[DEVICES];
 
 static atomic_llong tensors;
-static int collect_flag;
+static int collect_flag; /* WANT_COLLECTION, WANT_PAUSE */
+enum { WANT_COLLECTION = 1, WANT_PAUSE = 2 };
 
 /* What this thread has not told the others yet. Locked instructions cost more than a small operation: counts are handed
  * over once they matter (FLUSH bytes), when somebody asks, and at the thread's end. */
@@ -112,7 +113,7 @@ static void add_live(int a, int64_t bytes) {
   long long peak = atomic_load_explicit(&accounts[a].peak, memory_order_relaxed);
   while (live > peak && !atomic_compare_exchange_weak(&accounts[a].peak, &peak, live)) {
   }
-  if (live > limit_of(a)) __atomic_store_n(&collect_flag, 1, __ATOMIC_RELAXED);
+  if (live > limit_of(a)) __atomic_fetch_or(&collect_flag, WANT_COLLECTION, __ATOMIC_RELAXED);
 }
 
 static void flush(void) {
@@ -140,7 +141,13 @@ void tl_collected(void) {
     long long next = atomic_load(&accounts[a].live) / 5 * 7;
     atomic_store(&accounts[a].limit, next < SOFT_LIMIT_FLOOR ? SOFT_LIMIT_FLOOR : next);
   }
-  __atomic_store_n(&collect_flag, 0, __ATOMIC_RELAXED);
+  __atomic_fetch_and(&collect_flag, ~WANT_COLLECTION, __ATOMIC_RELAXED);
+}
+
+void tl_request_pause(void) { __atomic_fetch_or(&collect_flag, WANT_PAUSE, __ATOMIC_RELAXED); }
+
+bool tl_take_pause(void) {
+  return (__atomic_fetch_and(&collect_flag, ~WANT_PAUSE, __ATOMIC_RELAXED) & WANT_PAUSE) != 0;
 }
 
 tl_status tl_memory(tl_device device, tl_memory_stats *stats) {

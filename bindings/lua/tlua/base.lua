@@ -93,6 +93,15 @@ local function collect()
 end
 base.collect = collect
 
+--- Called once a step by loops that others may look into (DataLoader, Trainer). `tlua --control` replaces it.
+base.poll = function() end
+
+-- The flag is up: memory is short, or somebody wants to look in.
+local function attend()
+  if native.tl_take_pause() then require("tlua.native").pause() end
+  if collect_flag[0] ~= 0 then collect() end
+end
+
 --- A C call failed. Out of memory: makes room and returns, so that the caller tries once more. All else is raised.
 function base.again(status)
   if status ~= ERR_MEMORY then check(status) end
@@ -103,7 +112,7 @@ end
 --- A handle that C handed out (with one reference) becomes a Lua tensor.
 local function wrap(pointer)
   local t = gc(cast(reference, pointer), free)
-  if collect_flag[0] ~= 0 then collect() end
+  if collect_flag[0] ~= 0 then attend() end
   return t
 end
 base.wrap = wrap

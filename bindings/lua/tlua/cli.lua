@@ -1,11 +1,15 @@
--- cli.lua: the command line: cli(argv, native) -> exit code. argv[0] is the program; native comes from main.c.
+-- cli.lua: the command line: cli(argv) -> exit code. argv[0] is the program.
 --
 -- Exit codes: 0 fine, 1 an uncaught error, 2 a command line that makes no sense, 130 Ctrl-C.
+local native = require "tlua.native"
+local protect = require "tlua.protect"
+
 local usage_text = [==[
 usage: tlua [options] [script [args]]
        tlua TOOL [args]
   -e code   run this code (tl is predefined)
-  -i        REPL after the script
+  -i        REPL after the script, at an error in it, and at Ctrl-C (:continue goes on)
+  --control let `tlua attach` into the running script
   -j cmd    LuaJIT's own control: -joff, -jon, -jv, ...
   -l mod    require mod into a global of the same name
   -v        show versions
@@ -15,13 +19,12 @@ usage: tlua [options] [script [args]]
 
 -- Tools of the design; those that this program was built with run.
 local tool_help = {
+  attach = "join a script that runs under --control",
   bench = "time the engine (--vs-torch: against PyTorch)",
   doctor = "what this machine and this build can do, with a self-test",
   report = "pages and plots from recorded runs",
   sweep = "run and inspect hyperparameter sweeps",
 }
-
-local native
 
 local function complain(message) io.stderr:write("tlua: ", message, "\n") end
 
@@ -32,26 +35,31 @@ local function has(list, name)
   return false
 end
 
--- The message as text plus the stack of the user's code: what lies below (this file) is cut off.
-local function traceback(err)
-  local message = err
-  if type(err) ~= "string" then
-    local meta = debug.getmetatable(err)
-    message = meta and meta.__tostring and tostring(err) or ("(error object is a %s value)"):format(type(err))
-  end
-  local text = debug.traceback(message, 2)
-  local cut = text:find("\n%s*%[C%]: in function 'xpcall'\n%s*%S*tlua/cli%.lua:[^\n]*")
-  return cut and text:sub(1, cut - 1) or text
+-- Was the program ended from a REPL inside it?
+local quit = false
+
+-- Under -i an error in the script opens a REPL where it is.
+local interactive = false
+
+local function post_mortem(err)
+  if err == protect.quit then return err end
+  io.stdout:flush()
+  complain(protect.traceback(err, 2))
+  if err ~= "interrupted" then require("tlua.repl").post_mortem() end
+  return nil -- said already
 end
 
 --- Runs f(...) as the user's code. Returns nil, or the exit code after an error (which is printed).
 local function call(f, ...)
-  native.arm()
-  local ok, message = xpcall(f, traceback, ...)
-  local interrupted = native.disarm()
+  local ok, message, interrupted =
+    protect.call(interactive and "pause" or "stop", interactive and post_mortem or nil, f, ...)
   if ok then return nil end
   io.stdout:flush()
-  complain(message)
+  if message == protect.quit then
+    quit = true
+    return 130
+  end
+  if message then complain(message) end
   return interrupted and 130 or 1
 end
 
@@ -62,11 +70,13 @@ local function run(chunk, message, ...)
   return 1
 end
 
-local function print_version()
+local function version()
   local ffi = require "ffi"
   ffi.cdef "const char *tl_version(void);"
-  print(("tlua %s (%s)"):format(ffi.string(ffi.C.tl_version()), jit.version))
+  return ffi.string(ffi.C.tl_version())
 end
+
+local function print_version() print(("tlua %s (%s)"):format(version(), jit.version)) end
 
 local function print_usage()
   print(usage_text)
@@ -101,8 +111,8 @@ local function do_j(command)
 end
 
 local with_argument = { e = true, j = true, l = true }
-local without_argument = { h = true, i = true, v = true }
-local long = { ["--help"] = "h", ["--version"] = "v" }
+local without_argument = { h = true, i = true, v = true, control = true }
+local long = { ["--help"] = "h", ["--version"] = "v", ["--control"] = "control" }
 
 -- argv -> list of { letter, argument }, index of the script (or nil); or nil, message.
 local function parse(argv)
@@ -134,6 +144,11 @@ local function shift_arguments(argv, script)
   local shifted = {}
   for i = 0, #argv do shifted[i - script] = argv[i] end
   return shifted
+end
+
+-- Ctrl-C under -i.
+local function pause()
+  require("tlua.repl").stopped("interrupted")
 end
 
 local function run_script(argv, index)
@@ -168,24 +183,30 @@ local function main(argv)
     return 0
   end
   if seen.v then print_version() end
+  interactive = seen.i or false
+  if interactive then native.on_pause(pause) end
   local actors = { e = do_e, j = do_j, l = do_l }
   for _, action in ipairs(actions) do
     local failed = actors[action[1]] and actors[action[1]](action[2])
     if failed then return failed end
   end
+  local control = seen.control and require "tlua.repl.control"
+  if control then
+    local failed = call(control.start, script and argv[script])
+    if failed then return failed end
+  end
   local code
   if script then code = run_script(argv, script) end
+  if control then control.stop() end
   local idle = not (script or seen.e or seen.v)
+  if quit then return code end
   if seen.i or (idle and native.is_terminal(0)) then
-    require "tlua.repl"(call, native)
-    return 0
+    require("tlua.repl").run { greeting = native.is_terminal(0) and "tlua " .. version() .. ", :help lists commands" }
+    return code or 0
   elseif idle then
     return run(loadfile()) or 0
   end
   return code or 0
 end
 
-return function(argv, from_c)
-  native = from_c
-  return main(argv)
-end
+return main

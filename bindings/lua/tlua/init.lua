@@ -25,9 +25,13 @@ local lazy = {
   autograd = { "tlua.autograd" },
   utils = { "tlua.utils" },
   progress = { "tlua.progress" },
+  breakpoint = { "tlua.repl.breakpoint" },
   save = { "tlua.files", "save" },
   load = { "tlua.files", "load" },
 }
+
+--- Lets `tlua attach` in: runs what an attached terminal asks for. Loops without a DataLoader call it once a step.
+function tl.poll() base.poll() end
 
 return setmetatable(tl, {
   __index = function(_, key)

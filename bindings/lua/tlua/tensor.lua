@@ -17,6 +17,7 @@ local pointer_type = ffi.typeof("const void *")
 -- ---- fields ----
 
 local fields = {}
+base.field_names = fields -- for the REPL's completion
 
 function fields.shape(x)
   local shape = {}

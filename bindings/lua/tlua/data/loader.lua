@@ -114,6 +114,7 @@ function DataLoader:__call(_, control)
   elseif not self.epoch or not rawequal(control, self.last) then
     fail("DataLoader: another `for` over the same loader has begun meanwhile; make a loader for each")
   end
+  base.poll()
   return keep(self, self.epoch:next())
 end
 

@@ -1,0 +1,30 @@
+-- host.lua: what host.c calls: running code with a traceback, tensors in and out.
+local base = require "tlua.base"
+local ffi = base.ffi
+
+local pointer = ffi.typeof("tl_tensor *")
+
+local host = {}
+
+local function traceback(err)
+  local text = debug.traceback(type(err) == "string" and err or tostring(err), 2)
+  local cut = text:find("\n%s*%[C%]: in function 'xpcall'\n%s*%S*tlua/host%.lua:[^\n]*")
+  return cut and text:sub(1, cut - 1) or text
+end
+
+--- Runs f(...). Returns the error's text, or nil.
+function host.call(f, ...)
+  local ok, message = xpcall(f, traceback, ...)
+  if not ok then return message end
+end
+
+--- A light userdata that is a handle with one reference becomes a tensor.
+function host.wrap(address) return base.wrap(ffi.cast(pointer, address)) end
+
+--- A tensor's handle as a number.
+function host.address(value)
+  if not base.is_tensor(value) then error("a tensor was expected, got " .. base.kind(value), 0) end
+  return base.address(value)
+end
+
+return host

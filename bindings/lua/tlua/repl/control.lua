@@ -1,0 +1,154 @@
+-- control.lua: `tlua --control script.lua`: a socket through which `tlua attach` looks into the running script.
+--
+-- What a client sends is run between two steps, at tl.poll() (which DataLoader loops call), in the frame that polls: its
+-- locals can be read and set. A client that dies, floods or does not read is dropped; the script never waits for one,
+-- unless it was asked to (:pause).
+local base = require "tlua.base"
+local frame = require "tlua.repl.frame"
+local protect = require "tlua.protect"
+local Session = require "tlua.repl.session"
+local socket = require "tlua.repl.socket"
+
+local control = {}
+
+local MOST_CLIENTS = 8
+local listener, path
+local clients = {}
+local script
+
+-- ---- answers ----
+
+local function drop(client)
+  socket.close(client.fd)
+  for i, c in ipairs(clients) do
+    if c == client then table.remove(clients, i) break end
+  end
+end
+
+local function flush(client)
+  while client.out ~= "" do
+    local n = socket.send(client.fd, client.out)
+    if n == nil or #client.out > socket.most then return drop(client) end
+    if n == 0 then return end
+    client.out = client.out:sub(n + 1)
+  end
+end
+
+-- An answer: what was printed, and which prompt comes next.
+local function answer(client, text, prompt)
+  client.out = client.out .. socket.pack(prompt .. "\n" .. text)
+  flush(client)
+end
+
+-- ---- commands of this place ----
+
+local words = {}
+
+function words.pause(client) client.paused = true return "paused; :continue goes on\n" end
+function words.continue(client) client.paused = false return "running\n" end
+function words.stop() error(protect.quit, 0) end
+
+--- Runs a line of a client in the frame that polls.
+local function run(client, line)
+  local texts = {}
+  local function write(text) texts[#texts + 1] = text end
+  local session = client.session
+  session.write_text, session.complain_text = write, write
+  session.frames = frame.stack()
+  if session.frames[1] then session:enter(math.min(session.at or 1, #session.frames)) else session.frames = nil end
+  local word = line:match("^%s*:(%a+)%s*$")
+  if word and words[word] and not session.pending then
+    write(words[word](client))
+  else
+    session:feed(line)
+  end
+  local gone = session.ended
+  session.ended, session.last, session.frames = nil, nil, nil
+  answer(client, table.concat(texts), session.pending and ">> " or client.paused and "paused> " or "> ")
+  if gone then drop(client) end
+end
+
+-- ---- the socket ----
+
+local function read(client)
+  local text = socket.receive(client.fd)
+  if text == nil then return drop(client) end
+  client.input = client.input .. text
+  -- one line at a poll: a flood cannot stop the script
+  local message, rest = socket.unpack(client.input)
+  if message == false then return drop(client) end
+  if message == nil then return end
+  client.input = rest
+  if message == "\n" then -- Ctrl-C at the client: what was begun is dropped
+    client.session.pending = nil
+    return answer(client, "", client.paused and "paused> " or "> ")
+  end
+  run(client, message)
+end
+
+local function serve()
+  local fd = socket.accept(listener)
+  if fd then
+    if #clients >= MOST_CLIENTS then
+      socket.close(fd)
+    else
+      local client = { fd = fd, input = "", out = "", session = Session.new { redirect = true } }
+      clients[#clients + 1] = client
+      answer(client, ("attached to %s (process %d)\n"):format(script, socket.pid()), "> ")
+    end
+  end
+  for _, client in ipairs { unpack(clients) } do
+    flush(client)
+    read(client)
+  end
+end
+
+local function paused()
+  for _, client in ipairs(clients) do
+    if client.paused then return true end
+  end
+end
+
+local busy = false
+local function poll()
+  if busy then return end -- code of a client polls
+  busy = true
+  local ok, message = pcall(function()
+    serve()
+    while paused() do
+      local fds = { listener }
+      for _, client in ipairs(clients) do fds[#fds + 1] = client.fd end
+      socket.wait(fds, 1000)
+      serve()
+      base.check(base.ffi.C.tl_take_interrupt() and base.ffi.C.TL_ERR_INTERRUPT or 0)
+    end
+  end)
+  busy = false
+  if not ok then error(message, 0) end
+end
+
+--- Opens this process's socket; from now on tl.poll() serves it. `name`: of the script, for those who attach.
+function control.start(name)
+  local folder, message = socket.folder()
+  if not folder then error(message, 0) end
+  path = socket.path(folder, socket.pid())
+  script = name or "a script"
+  listener, message = socket.listen(path)
+  if not listener then error(message, 0) end
+  base.poll = poll
+end
+
+--- Closes it.
+function control.stop()
+  if not listener then return end
+  base.poll = function() end
+  for _, client in ipairs { unpack(clients) } do
+    flush(client)
+    drop(client)
+  end
+  socket.close(listener)
+  socket.remove(path)
+  listener = nil
+end
+
+return control

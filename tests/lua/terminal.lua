@@ -1,0 +1,58 @@
+-- terminal.lua: programs on a real terminal, for tests: tmux draws the screen, and what it shows is read back.
+local terminal = {}
+terminal.__index = terminal
+
+local function quote(word) return "'" .. word:gsub("'", "'\\''") .. "'" end
+
+local function output(command)
+  local pipe = io.popen(command .. " 2>/dev/null")
+  local text = pipe:read("*a")
+  pipe:close()
+  return text
+end
+
+--- Can this machine do it? Needs tmux and pseudo-terminals.
+function terminal.available()
+  return output("command -v tmux") ~= "" and output("script -qec true /dev/null </dev/null; echo $?") == "0\n"
+end
+
+local count = 0
+
+--- Starts a shell command on a terminal of 100 x 40 characters, with a home of its own at `home`.
+function terminal.open(command, home)
+  count = count + 1
+  local t = setmetatable({ name = ("tlua-test-%s-%d"):format(tostring(t):gsub("%W", ""), count) }, terminal)
+  t.name = t.name .. os.tmpname():gsub("%W", "")
+  t.tmux = "tmux -L " .. t.name .. " -f /dev/null "
+  local environment = ("env HOME=%s XDG_STATE_HOME=%s/state XDG_CONFIG_HOME=%s/config XDG_RUNTIME_DIR=%s"):format(
+    home, home, home, home)
+  output(t.tmux .. "new-session -d -x 100 -y 40 " .. quote(environment .. " sh -c " .. quote(command .. "; exec cat")))
+  return t
+end
+
+--- Types text, then the named keys ("Enter", "Tab", "C-c", "Up").
+function terminal:type(text, ...)
+  if text ~= "" then output(self.tmux .. "send-keys -l " .. quote(text)) end
+  for _, key in ipairs { ... } do output(self.tmux .. "send-keys " .. key) end
+  return self
+end
+
+--- The screen's lines without trailing blanks.
+function terminal:screen()
+  return (output(self.tmux .. "capture-pane -p"):gsub("%s+$", ""))
+end
+
+--- Waits until the screen has `text` (plain), 20 s at most. Returns the screen, and whether it has.
+function terminal:wait(text)
+  local screen
+  for _ = 1, 400 do
+    screen = self:screen()
+    if screen:find(text, 1, true) then return screen, true end
+    os.execute("sleep 0.05")
+  end
+  return screen, false
+end
+
+function terminal:close() output(self.tmux .. "kill-server") end
+
+return terminal
