@@ -63,8 +63,14 @@ static int tools(lua_State *L) {
 
 int tlua_open_native(lua_State *L) {
   static const luaL_Reg functions[] = {
-      {"arm", arm},       {"disarm", disarm}, {"on_pause", on_pause}, {"pause", pause_now}, {"is_terminal", is_terminal}, {"reader", standard_reader},
-      {"tools", tools},   {NULL, NULL},
+      {"arm", arm},
+      {"disarm", disarm},
+      {"on_pause", on_pause},
+      {"pause", pause_now},
+      {"is_terminal", is_terminal},
+      {"reader", standard_reader},
+      {"tools", tools},
+      {NULL, NULL},
   };
   lua_newtable(L);
   luaL_register(L, NULL, functions);

@@ -15,31 +15,30 @@
 
 enum { WIDTH = 7, HEIGHT = 8 };
 
-static const char policy[] =
-    "local nn, optim = tl.nn, tl.optim\n"
-    "tl.manual_seed(7)\n"
-    "model = nn.Sequential(nn.Linear(3, 32), nn.Tanh(), nn.Linear(32, 3))\n"
-    "local opt = optim.Adam(model:parameters(), {lr = 0.01})\n"
-    "local losses, average = {}, 0\n"
-    "function act() -- reads the global `observation`, gives 0, 1 or 2\n"
-    "  local log_p = model(observation):log_softmax(1)\n"
-    "  local draw, move, sum = tl.rand(1):item(), 0, 0\n"
-    "  for i = 1, 3 do\n"
-    "    sum = sum + math.exp(log_p[i]:item())\n"
-    "    move = i\n"
-    "    if draw < sum then break end\n"
-    "  end\n"
-    "  losses[#losses + 1] = -log_p[move]\n"
-    "  return move - 1\n"
-    "end\n"
-    "function learn(reward)\n"
-    "  average = 0.95 * average + 0.05 * reward\n"
-    "  local loss = tl.stack(losses):sum() * (reward - average)\n"
-    "  opt:zero_grad()\n"
-    "  loss:backward()\n"
-    "  opt:step()\n"
-    "  losses = {}\n"
-    "end\n";
+static const char policy[] = "local nn, optim = tl.nn, tl.optim\n"
+                             "tl.manual_seed(7)\n"
+                             "model = nn.Sequential(nn.Linear(3, 32), nn.Tanh(), nn.Linear(32, 3))\n"
+                             "local opt = optim.Adam(model:parameters(), {lr = 0.01})\n"
+                             "local losses, average = {}, 0\n"
+                             "function act() -- reads the global `observation`, gives 0, 1 or 2\n"
+                             "  local log_p = model(observation):log_softmax(1)\n"
+                             "  local draw, move, sum = tl.rand(1):item(), 0, 0\n"
+                             "  for i = 1, 3 do\n"
+                             "    sum = sum + math.exp(log_p[i]:item())\n"
+                             "    move = i\n"
+                             "    if draw < sum then break end\n"
+                             "  end\n"
+                             "  losses[#losses + 1] = -log_p[move]\n"
+                             "  return move - 1\n"
+                             "end\n"
+                             "function learn(reward)\n"
+                             "  average = 0.95 * average + 0.05 * reward\n"
+                             "  local loss = tl.stack(losses):sum() * (reward - average)\n"
+                             "  opt:zero_grad()\n"
+                             "  loss:backward()\n"
+                             "  opt:step()\n"
+                             "  losses = {}\n"
+                             "end\n";
 
 typedef struct game {
   int ball, height, paddle;
@@ -90,8 +89,8 @@ int main(int argc, char **argv) {
   tl_tensor *observation = NULL, *answer = NULL;
   const int64_t three = 3, one = 1;
   tlua_host *host = tlua_host_new(NULL);
-  int failed = host == NULL || tl_zeros(1, &three, TL_FLOAT32, TL_CPU, &observation) != TL_OK ||
-               tl_zeros(1, &one, TL_FLOAT32, TL_CPU, &answer) != TL_OK ||
+  int failed = host == NULL || tl_full(1, &three, 0, TL_FLOAT32, TL_CPU, &observation) != TL_OK ||
+               tl_full(1, &one, 0, TL_FLOAT32, TL_CPU, &answer) != TL_OK ||
                tlua_host_set_tensor(host, "observation", observation) != 0 ||
                tlua_host_set_tensor(host, "answer", answer) != 0 || tlua_host_run_string(host, policy, "policy") != 0;
   int caught = 0, block = games / 5 > 0 ? games / 5 : 1;

@@ -75,7 +75,8 @@ static void *stop_soon(void *host) {
 static void interrupt(tlua_host *host) {
   pthread_t thread;
   EXPECT(pthread_create(&thread, NULL, stop_soon, host) == 0);
-  EXPECT(failed_with(host, tlua_host_run_string(host, "while true do local x = tl.ones(2) + 1 end", "loop"), "interrupted"));
+  EXPECT(failed_with(host, tlua_host_run_string(host, "while true do local x = tl.ones(2) + 1 end", "loop"),
+                     "interrupted"));
   pthread_join(thread, NULL);
   EXPECT(tlua_host_run_string(host, "after = 2", "after") == 0);
 }

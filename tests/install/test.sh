@@ -38,8 +38,9 @@ done
 expect "the game of examples/embed.c" "5" "$(embed/embed 50 | grep -c caught)"
 expect "the same by pkg-config" "$(embed/embed 50)" "$(./embed-pc 50)"
 ./host-pc
-# Its memory: LuaJIT's own strings read past their end by words, and oneDNN keeps what it compiled.
-if command -v valgrind >/dev/null; then
+# Its memory. valgrind knows no AVX-512: where the build has no other kernels this is left out.
+lowest=$(TLUA_ISA=v2 prefix/bin/tlua -e 'print(tl.cpu_kernel_set())')
+if command -v valgrind >/dev/null && [ "$lowest" != x86-64-v4 ]; then
   TLUA_ISA=v2 valgrind -q --smc-check=all-non-file --leak-check=full --errors-for-leak-kinds=definite --error-exitcode=9 \
     ./host-pc >/dev/null
 fi

@@ -1,4 +1,4 @@
--- repl_spec.lua: the REPL as its users meet it: on a pipe, on a terminal, in stopped code, attached to a running script.
+-- repl_spec.lua: the REPL as its users meet it: on a pipe, a terminal, in stopped code, attached.
 local ffi = require "ffi"
 local terminal = require "terminal"
 
@@ -65,8 +65,8 @@ describe("the REPL on a pipe #once", function()
       "{ 1, 'two', x = { y = true }, [3.5] = print }", "t = {} t.self = t", "t", "{ { { { { 1 } } } } }",
       "(function() local l = {} for i = 1, 100 do l[i] = i end return l end)()",
       "setmetatable({}, { __tostring = function() return 'described' end })",
-      "setmetatable({}, { __tostring = function() error 'no' end })", "{ tl.ones(2, 3) }", "{ 'a\\nb\"' }", "tl.nn.Linear(1, 2)",
-      "",
+      "setmetatable({}, { __tostring = function() error 'no' end })", "{ tl.ones(2, 3) }", "{ 'a\\nb\"' }",
+      "tl.nn.Linear(1, 2)", "",
     }, "\n"))
     has(text, '> { 1, "two", [3.5] = function: builtin, x = { y = true } }\n')
     has(text, "{ self = {cycle} }")
@@ -170,7 +170,8 @@ print("end")
   end)
 
   it("survives errors of the line and of nested breakpoints", function()
-    local text = answer("error 'inner'\nloss.x.y\ntl.breakpoint()\n:continue\nlocal q = loss return q + 1\n:quit\n", script)
+    local lines = "error 'inner'\nloss.x.y\ntl.breakpoint()\n:continue\nlocal q = loss return q + 1\n:quit\n"
+    local text = answer(lines, script)
     has(text, "inner")
     has(text, "attempt to index")
     has(text, "12\n")
@@ -228,6 +229,7 @@ describe("the REPL on a terminal #once", function()
     t:type("'marker'", "Enter")
     seen("marker\n")
     t:type("", "C-d")
+    seen("the program ended")
     t:close()
     start():wait("> ")
     t:type("", "Up")
@@ -311,7 +313,13 @@ print("finished", x:sum():item())
   end)
 
   it("pauses interpreted code without tensors", function()
-    local script = write("plain.lua", "jit.off()\nlocal n, go = 0, true\nio.write('running\\n')\nwhile go do n = n + 1 end\nprint('finished')\n")
+    local script = write("plain.lua", [[
+jit.off()
+local n, go = 0, true
+io.write('running\n')
+while go do n = n + 1 end
+print('finished')
+]])
     start("-i " .. script)
     seen("running")
     t:type("", "C-c")
@@ -341,8 +349,8 @@ print("stopped at lr", lr)
   local function training(f)
     local out = home .. "/train.out"
     os.remove(out)
-    os.execute(("(XDG_RUNTIME_DIR=%s %s --control %s >%s 2>&1; echo \"=$?\" >>%s) &"):format(home, quote(program), script, out,
-      out))
+    local command = ("XDG_RUNTIME_DIR=%s %s --control %s"):format(home, quote(program), script)
+    os.execute(("(%s >%s 2>&1; echo \"=$?\" >>%s) &"):format(command, out, out))
     local function text()
       local file = io.open(out)
       local all = file and file:read("*a") or ""
@@ -398,7 +406,8 @@ print("stopped at lr", lr)
     local text = training(function()
       -- `code` has the connection `fd` and the functions of tlua.repl.socket
       local function client(code)
-        local file = write("client.lua", "local s = require 'tlua.repl.socket'\nlocal fd = s.connect(s.list()[1].path)\n" .. code)
+        local connect = "local s = require 'tlua.repl.socket'\nlocal fd = s.connect(s.list()[1].path)\n"
+        local file = write("client.lua", connect .. code)
         os.execute(("XDG_RUNTIME_DIR=%s timeout 5 %s %s >/dev/null 2>&1"):format(home, quote(program), file))
       end
       client("for i = 1, 2000 do if not s.send(fd, ('x'):rep(65536), true) then break end end")

@@ -18,15 +18,18 @@ end
 
 local count = 0
 
---- Starts a shell command on a terminal of 100 x 40 characters, with a home of its own at `home`.
+--- Starts a shell command on a terminal of 100 x 40 characters, with a home of its own at `home`; "the program ended"
+--- follows it.
 function terminal.open(command, home)
   count = count + 1
-  local t = setmetatable({ name = ("tlua-test-%s-%d"):format(tostring(t):gsub("%W", ""), count) }, terminal)
-  t.name = t.name .. os.tmpname():gsub("%W", "")
+  local unique = os.tmpname()
+  os.remove(unique)
+  local t = setmetatable({ name = ("tlua-test-%s-%d"):format(unique:gsub("%W", "-"), count) }, terminal)
   t.tmux = "tmux -L " .. t.name .. " -f /dev/null "
   local environment = ("env HOME=%s XDG_STATE_HOME=%s/state XDG_CONFIG_HOME=%s/config XDG_RUNTIME_DIR=%s"):format(
     home, home, home, home)
-  output(t.tmux .. "new-session -d -x 100 -y 40 " .. quote(environment .. " sh -c " .. quote(command .. "; exec cat")))
+  local shell = " sh -c " .. quote(command .. "; echo the program ended; exec cat")
+  output(t.tmux .. "new-session -d -x 100 -y 40 " .. quote(environment .. shell))
   return t
 end
 

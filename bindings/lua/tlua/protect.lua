@@ -21,7 +21,8 @@ end
 -- f's errors become text, but quit passes as it is.
 local function handler(err)
   if err == protect.quit then return err end
-  return protect.traceback(err, 2)
+  local text = protect.traceback(err, 2) -- no tail call: this function's frame counts
+  return text
 end
 
 local function ended(ok, ...)

@@ -109,7 +109,9 @@ command("down", "", "back towards the innermost frame", function(session) move(s
 command("locals", "", "names and values of the frame", function(session)
   local f = session.frames[session.at]
   for _, group in ipairs { frame.locals(f), frame.upvalues(f) } do
-    for _, entry in ipairs(group) do session:write(("%s = %s\n"):format(entry[1], show.brief(entry[2], session.paint))) end
+    for _, entry in ipairs(group) do
+      session:write(("%s = %s\n"):format(entry[1], show.brief(entry[2], session.paint)))
+    end
   end
 end, true)
 

@@ -92,7 +92,8 @@ end
 function repl.post_mortem()
   local frames = frame.stack()
   if not frames[1] then return end
-  repl.run { frames = frames, greeting = "stopped at " .. frame.describe(frames[1]) .. " (:where, :up, :locals, :help)" }
+  local where = frame.describe(frames[1])
+  repl.run { frames = frames, greeting = "stopped at " .. where .. " (:where, :up, :locals, :help)" }
 end
 
 return repl

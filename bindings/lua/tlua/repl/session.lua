@@ -8,7 +8,7 @@ local show = require "tlua.repl.show"
 local Session = {}
 Session.__index = Session
 
---- A session. options: write(text), complain(message), paint (show.painter), redirect (print writes to the session, too),
+--- A session. options: write(text), complain(message), paint (show.painter), redirect (print writes to the session),
 --- and for code that stopped: frames (a list from frame.stack) and at (which of them).
 function Session.new(options)
   local s = setmetatable({

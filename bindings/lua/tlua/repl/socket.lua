@@ -134,7 +134,7 @@ end
 
 function socket.pack(text) return ("%d\n%s"):format(#text, text) end
 
---- The first whole message in `buffer` and the rest. nil and the buffer when none is whole; false when it is no message.
+--- The first whole message in `buffer` and the rest. nil and the buffer when none is whole; false when it is none.
 function socket.unpack(buffer)
   local digits, start = buffer:match("^(%d+)\n()")
   if not digits then
