@@ -6,51 +6,10 @@ local F = tl.F
 local device = tl.get_default_device()
 if device == "cpu" then return end -- nothing to compare
 
-local ALL = { "float32", "float16", "bfloat16", "float64", "int64", "int32", "uint8", "bool" }
-local FLOATING = { "float32", "float16", "bfloat16", "float64" }
-local TOLERANCE = { float32 = 2e-5, float16 = 4e-3, bfloat16 = 3e-2, float64 = 1e-11 }
-
-local function signed(shape, dtype)
-  local x = tl.randn(shape, { device = "cpu" })
-  if dtype == "uint8" then x = x:abs() end
-  return (dtype:find("int") and x * 20 or x):to(dtype)
-end
-local function ids(limit, shape) return tl.randint(0, limit, shape, { device = "cpu" }) end
-
--- |a - b| / (|a| + 1) is at most the tolerance, and nan stands where nan stands.
-local function same(a, b, tolerance, what)
-  b = b:to("cpu")
-  assert.are.same(a.shape, b.shape, what)
-  assert.are.equal(a.dtype, b.dtype, what)
-  if a:numel() == 0 then return end
-  local x, y = a:to("float64"), b:to("float64")
-  local gap = tl.where(x:eq(y):logical_or(x:isnan():logical_and(y:isnan())), tl.zeros_like(x), (x - y):abs() / (x:abs() + 1))
-  local worst = gap:max():item()
-  assert.is_true(worst <= tolerance, ("%s: off by %g"):format(what, worst))
-end
-
--- f of the same tensors on both sides: what it returns agrees.
-local function agree(what, tolerance, f, ...)
-  local moved = {}
-  for i, t in ipairs { ... } do moved[i] = t:to(device) end
-  local here, there = { f(...) }, { f(unpack(moved)) }
-  for i = 1, #here do same(here[i], there[i], tolerance, ("%s, result %d"):format(what, i)) end
-end
-
--- f's results and its inputs' gradients, when those of the results are 3 y + 1.
-local function differentiated(f)
-  return function(...)
-    local inputs, results = {}, {}
-    for i, t in ipairs { ... } do inputs[i] = t:detach():clone():requires_grad_(true) end
-    local y = f(unpack(inputs))
-    y:backward(y:detach() * 3 + 1)
-    results[1] = y
-    for _, t in ipairs(inputs) do results[#results + 1] = t.grad end
-    return unpack(results)
-  end
-end
-
-local function text(shape) return table.concat(shape, "x") end
+local against = require "against_cpu"
+local ALL, FLOATING, TOLERANCE = against.ALL, against.FLOATING, against.TOLERANCE
+local signed, ids, same, agree, differentiated, text =
+  against.signed, against.ids, against.same, against.agree, against.differentiated, against.text
 
 describe(device .. " sorts as the CPU does", function()
   for _, dtype in ipairs(ALL) do

@@ -36,8 +36,6 @@ typedef struct tl_cuda_random_base {
   uint64_t seed, offset;
 } tl_cuda_random_base;
 
-enum { TL_CUDA_MAX_DEVICES = 16 };
-
 enum { TL_CUDA_DEVICES = 16 }; /* at most */
 
 /* A device, as one thread sees it. */

@@ -16,7 +16,7 @@ typedef struct library {
   tl_cuda_caches caches;
 } library;
 
-static library *libraries[TL_CUDA_MAX_DEVICES];
+static library *libraries[TL_CUDA_DEVICES];
 static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;
 static atomic_bool tf32;
 

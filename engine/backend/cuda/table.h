@@ -10,9 +10,9 @@ extern "C" {
 
 void tl_cuda_fill_table(tl_kernels *table, const tl_kernels *cpu);
 
-/* Entries (kernels.h); weak while kernels are being written. */
+/* Entries (kernels.h). */
 tl_status tl_cuda_copy(const tl_iter *it);
-tl_status tl_cuda_reduce(int kind, const tl_iter *it, int reduced, double p) __attribute__((weak));
+tl_status tl_cuda_reduce(int kind, const tl_iter *it, int reduced, double p);
 
 /* Any strides, no size but k is 0: of integers, or for k = 0 (kernels/cuda/gemm.cu). */
 tl_status tl_cuda_own_gemm(const tl_gemm *g);
