@@ -10,7 +10,7 @@ namespace {
 enum { TILE = 1024 };
 
 /* Keys of 64 bits: float64 and int64 values. */
-struct wide_pair {
+struct alignas(16) wide_pair {
   uint64_t key, place;
 };
 __device__ bool before(gpu_pair a, gpu_pair b) { return a < b; }
