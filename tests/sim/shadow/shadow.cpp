@@ -279,9 +279,15 @@ static void check(cell *c, const attempt *a, uint32_t id, bool shared) {
 
 /* ---- one access ---- */
 
+/* Kernels' arguments lie in host memory here, as g++ packs them. */
+static bool is_argument(const void *p) {
+  const char *at = static_cast<const char *>(p), *arguments = static_cast<const char *>(kernel->arguments);
+  return at >= arguments && at < arguments + 4096 + 64;
+}
+
 static void outside(const attempt *a) {
-  const char *p = a->address, *arguments = static_cast<const char *>(kernel->arguments);
-  if (p >= arguments && p < arguments + 4096 + 64) return;
+  const char *p = a->address;
+  if (is_argument(p)) return;
   if (p >= image_start && p < image_end) return; /* constants; threadIdx and kin */
   if (sim_is_stack(p) || sim_pinned_of(p, nullptr, nullptr)) return;
   if (p >= dynamic_room && p < dynamic_start + dynamic_bytes + 4096) {
@@ -311,7 +317,7 @@ static void access(const void *p, unsigned bytes, bool writes, bool atomic, cons
 }
 
 static void aligned(const void *p, unsigned bytes, const void *pc, bool writes) {
-  if (!watched() || reinterpret_cast<uintptr_t>(p) % bytes == 0) return;
+  if (!watched() || reinterpret_cast<uintptr_t>(p) % bytes == 0 || is_argument(p)) return;
   attempt a = {static_cast<const char *>(p), bytes, writes, false, pc};
   say("misaligned", &a, "the address is no multiple of the size");
 }
