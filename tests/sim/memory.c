@@ -242,10 +242,11 @@ void sim_touch_ranges(const sim_item *item) {
     const sim_range *r = &item->work.range[i];
     if (r->bytes == 0) continue;
     allocation *m = live(r->base, NULL, NULL);
-    if (m != NULL && sim_memory_touched != NULL) sim_memory_touched(r->base, r->bytes, r->writes);
+    bool of_device = m != NULL;
     if (m == NULL) m = &pinned[find(pinned, pinned_count, r->base)];
     size_t from = (size_t)((const char *)r->base - m->base);
     sim_touch(&m->history, item, from, from + r->bytes, r->writes != 0);
+    if (of_device && sim_memory_touched != NULL) sim_memory_touched(r->base, r->bytes, r->writes);
   }
 }
 

@@ -78,9 +78,15 @@ typedef struct sim_moment {
 } sim_moment;
 sim_moment sim_now(void);
 int sim_comes_after(sim_moment before);
+const char *sim_work_name(void); /* of what runs just now */
+/* The plug-in's allocator (engine/backend/cuda/memory.c): block.c. */
+void sim_block(void *base, size_t room, size_t bytes, cudaStream_t stream);
 /* What the checkers want to know, where they are built in. */
 void sim_memory_allocated(const void *base, size_t bytes) __attribute__((weak));
 void sim_memory_freed(const void *base, size_t bytes) __attribute__((weak));
+/* Of a block that the plug-in's allocator cut from an allocation, the first `bytes` are in use from now on, the rest of
+ * its `room` is not. */
+void sim_block_changed(void *base, size_t room, size_t bytes) __attribute__((weak));
 /* A copy, a fill or a library call touches device memory, when it runs. */
 void sim_memory_touched(const void *base, size_t bytes, int writes) __attribute__((weak));
 

@@ -76,6 +76,14 @@ struct tl_cuda_pool {
   block *kept; /* freed while it was recorded: whose they are is settled at the end */
 };
 
+/* The simulator (tests/sim) watches blocks, not only segments: in stream order, one holds garbage from now on, of which
+ * `bytes` may be touched. On a GPU this is not there. */
+extern void sim_block(void *base, size_t room, size_t bytes, cudaStream_t stream) __attribute__((weak));
+
+static void watch(const block *b, size_t bytes) {
+  if (sim_block != NULL) sim_block(b->base, b->bytes, bytes, b->arena->stream);
+}
+
 static device devices[TL_CUDA_DEVICES] = {[0 ... TL_CUDA_DEVICES - 1] = {.lock = PTHREAD_MUTEX_INITIALIZER}};
 
 /* ---- free lists ---- */
@@ -189,6 +197,7 @@ static void absorb(device *d, block *b, block *next) {
 
 /* A block that nobody uses any more joins its free neighbours. */
 static void give(device *d, block *b) {
+  watch(b, 0);
   d->allocated -= b->bytes;
   if (b->after != NULL && b->after->free) {
     block *next = b->after;
@@ -330,6 +339,7 @@ static block *grow(int index, device *d, arena *a, size_t bytes) {
     return NULL;
   }
   *b = (block){.base = p, .bytes = size, .arena = a};
+  watch(b, 0);
   insert_free(b);
   d->mallocs++;
   d->segments++;
@@ -353,6 +363,7 @@ void *tl_cuda_alloc(int index, size_t bytes) {
   block *b = a == NULL ? NULL : find_free(a, size);
   if (b == NULL && a != NULL) b = grow(index, d, a, size);
   void *p = b != NULL && take(d, b, size) ? b->base : NULL;
+  if (p != NULL) watch(b, bytes);
   pthread_mutex_unlock(&d->lock);
   return p;
 }

@@ -114,18 +114,6 @@ static const char *source_of(const void *pc, char *text, size_t bytes) {
   return text;
 }
 
-static const char *place_of(const char *p, char *text, size_t bytes) {
-  const void *base;
-  size_t size;
-  if (p - tls_start >= 0 && (size_t)(p - tls_start) < tls_bytes) snprintf(text, bytes, "static shared memory");
-  else if (p >= dynamic_start && p < dynamic_start + dynamic_bytes)
-    snprintf(text, bytes, "byte %td of the %zu of dynamic shared memory", p - dynamic_start, dynamic_bytes);
-  else if (sim_allocation_of(p, &base, &size))
-    snprintf(text, bytes, "byte %td of the %zu at %p", p - static_cast<const char *>(base), size, base);
-  else snprintf(text, bytes, "address %p", static_cast<const void *>(p));
-  return text;
-}
-
 /* The nearest allocation below. */
 struct range {
   const char *base;
@@ -139,6 +127,18 @@ static const range *below(const char *p) {
   for (size_t i = 0; i < range_count; i++)
     if (ranges[i].base <= p && (best == nullptr || ranges[i].base > best->base)) best = &ranges[i];
   return best;
+}
+
+static const char *place_of(const char *p, char *text, size_t bytes) {
+  const range *near = below(p);
+  if (p - tls_start >= 0 && (size_t)(p - tls_start) < tls_bytes) snprintf(text, bytes, "static shared memory");
+  else if (p >= dynamic_start && p < dynamic_start + dynamic_bytes)
+    snprintf(text, bytes, "byte %td of the %zu of dynamic shared memory", p - dynamic_start, dynamic_bytes);
+  else if (near != nullptr && (size_t)(p - near->base) < near->bytes)
+    snprintf(text, bytes, "byte %td of the %zu at %p", p - near->base, near->bytes,
+             static_cast<const void *>(near->base));
+  else snprintf(text, bytes, "address %p", static_cast<const void *>(p));
+  return text;
 }
 
 /* An access is reported once for each kind and place in the source: where faults are only counted, a loop would repeat it. */
@@ -296,6 +296,9 @@ static void outside(const attempt *a) {
     say("out-of-bounds", a, more);
     return;
   }
+  unsigned char resident;
+  uintptr_t page = reinterpret_cast<uintptr_t>(p) & ~(uintptr_t)4095;
+  if (mincore(reinterpret_cast<void *>(page), 1, &resident) != 0) return; /* nothing there: the processor will say so */
   say("not-device", a, sim_device_of(p) >= 0 ? "nothing was ever allocated there" : "it is the host's memory");
 }
 
@@ -455,8 +458,7 @@ template <typename F> static void each_cell(const void *base, size_t bytes, F ch
   }
 }
 
-void sim_memory_allocated(const void *base, size_t bytes) {
-  each_cell(base, bytes, [](cell *c) { *c = cell{FRESH, 0}; });
+static void add_range(const void *base, size_t bytes) {
   if (range_count == range_room) {
     range_room = range_room == 0 ? 256 : 2 * range_room;
     ranges = static_cast<range *>(realloc(ranges, range_room * sizeof *ranges));
@@ -465,18 +467,35 @@ void sim_memory_allocated(const void *base, size_t bytes) {
   ranges[range_count++] = range{static_cast<const char *>(base), bytes};
 }
 
+/* Those that begin inside. */
+static void remove_ranges(const void *base, size_t bytes) {
+  const char *from = static_cast<const char *>(base);
+  for (size_t i = range_count; i-- > 0;)
+    if (ranges[i].base >= from && ranges[i].base < from + bytes) ranges[i] = ranges[--range_count];
+}
+
+void sim_memory_allocated(const void *base, size_t bytes) {
+  each_cell(base, bytes, [](cell *c) { *c = cell{FRESH, 0}; });
+  add_range(base, bytes);
+}
+
 void sim_memory_freed(const void *base, size_t bytes) {
   each_cell(base, bytes, [](cell *c) { *c = cell{FREED, 0}; });
-  for (size_t i = 0; i < range_count; i++)
-    if (ranges[i].base == base) {
-      ranges[i] = ranges[--range_count];
-      break;
-    }
+  remove_ranges(base, bytes);
+}
+
+void sim_block_changed(void *base, size_t room, size_t bytes) {
+  if (bytes == 0) sim_memory_touched(base, room, 1);
+  each_cell(base, room, [](cell *c) { *c = cell{FREED, 0}; });
+  each_cell(base, bytes, [](cell *c) { *c = cell{FRESH, 0}; });
+  each_cell(static_cast<char *>(base) + bytes, bytes == 0 ? 0 : room - bytes, [](cell *c) { *c = cell{NOTHING, 0}; });
+  remove_ranges(base, room);
+  if (bytes > 0) add_range(base, bytes);
 }
 
 void sim_memory_touched(const void *base, size_t bytes, int writes) {
   if (sim_device_of(base) < 0) return; /* pinned memory */
-  begin_stretch("a copy, a fill or a library call");
+  begin_stretch(sim_work_name());
   uint32_t id = next_event++;
   char other[160] = "";
   each_cell(base, bytes, [&](cell *c) {
