@@ -488,7 +488,7 @@ static uint32_t types_of(const problem *p) {
 
 static size_t workspace_of(way w, const problem *p) {
   if (w == WAY_SPLIT_K) return (size_t)(3 * p->m * p->n * p->batch) * sizeof(float);
-  return w == WAY_STREAM_K ? (size_t)4 << 20 : 0;
+  return w == WAY_STREAM_K ? (size_t)1 << 20 : 0;
 }
 
 /* Bytes that every matrix, leading dimension and batch stride is to be a multiple of. */
@@ -762,11 +762,11 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
   sim_ranges_add(&r, out, bytes_of(&t.p.out, t.p.batch), 1);
   add_epilogue_ranges(&r, &t.p);
   sim_ranges_add(&r, workspace, t.workspace_bytes, 1);
-  bool in_place = out == a || out == b;
-  if (r.overlap || in_place) {
-    sim_fault("overlap", "cublasLtMatmul: D, the bias gradient or the workspace lies over an operand");
+  if (out == a || out == b) {
+    sim_fault("overlap", "cublasLtMatmul: D is A or B");
     return CUBLAS_STATUS_INVALID_VALUE;
   }
+  if (sim_ranges_overlap(&r, __func__)) return CUBLAS_STATUS_INVALID_VALUE;
   /* the layouts may be destroyed before the work runs */
   t.p.a.l = t.p.b.l = t.p.c.l = t.p.out.l = NULL;
   cudaError_t e = sim_enqueue(stream, "cublasLtMatmul", run_matmul, &t, sizeof t, r.count, r.range);

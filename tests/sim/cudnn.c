@@ -96,10 +96,7 @@ cudnnStatus_t sim_cudnn_begin(cudnnHandle_t handle, const char *function) {
 
 cudnnStatus_t sim_cudnn_enqueue(cudnnHandle_t handle, const char *name, sim_work_fn *run, const void *task,
                                 size_t bytes, const sim_ranges *r) {
-  if (r->overlap) {
-    sim_fault("overlap", "%s: a result or the workspace lies over another argument", name);
-    return CUDNN_STATUS_BAD_PARAM;
-  }
+  if (sim_ranges_overlap(r, name)) return CUDNN_STATUS_BAD_PARAM;
   cudaError_t e = sim_enqueue(handle->stream, name, run, task, bytes, r->count, r->range);
   if (e == cudaSuccess) return CUDNN_STATUS_SUCCESS;
   return (cudnnStatus_t)sim_refuse(name, CUDNN_STATUS_EXECUTION_FAILED_CUDART, "%s", cudaGetErrorName(e));

@@ -511,7 +511,10 @@ static cudnnStatus_t enqueue(cudnnHandle_t handle, const char *name, task *t, co
   if (t->beta != 0) sim_ranges_add(&r, t->to, to_bytes, 0);
   sim_ranges_add(&r, t->to, to_bytes, 1);
   sim_ranges_add(&r, t->workspace, t->workspace_bytes, 1);
-  if (t->to == t->x || t->to == t->y || t->to == t->w) r.overlap = true;
+  if (t->to == t->x || t->to == t->y || t->to == t->w) {
+    sim_fault("overlap", "%s: the result is an operand", name);
+    return CUDNN_STATUS_BAD_PARAM;
+  }
   return sim_cudnn_enqueue(handle, name, run, t, sizeof *t, &r);
 }
 

@@ -183,14 +183,27 @@ void sim_product(int64_t m, int64_t n, int64_t k, const double *a, int64_t ai, i
 
 void sim_ranges_add(sim_ranges *r, const void *p, size_t bytes, int writes) {
   if (p == NULL || bytes == 0) return;
-  const char *from = p, *to = from + bytes;
+  const sim_range added = {.base = p, .bytes = bytes, .writes = writes};
   for (int i = 0; i < r->count; i++) {
-    const char *base = r->range[i].base, *end = base + r->range[i].bytes;
-    bool same = base == from && end == to;
-    if ((writes || r->range[i].writes) && from < end && base < to && !same) r->overlap = true;
+    const sim_range *old = &r->range[i];
+    bool apart =
+        (const char *)p + bytes <= (const char *)old->base || (const char *)old->base + old->bytes <= (const char *)p;
+    bool same = p == old->base && bytes == old->bytes;
+    if (apart || same || (!writes && !old->writes)) continue;
+    r->overlap = true;
+    r->one = *old;
+    r->other = added;
   }
-  if (r->count < (int)(sizeof r->range / sizeof *r->range))
-    r->range[r->count++] = (sim_range){.base = p, .bytes = bytes, .writes = writes};
+  if (r->count < (int)(sizeof r->range / sizeof *r->range)) r->range[r->count++] = added;
+}
+
+static const char *way_of(const sim_range *r) { return r->writes ? "written" : "read"; }
+
+bool sim_ranges_overlap(const sim_ranges *r, const char *function) {
+  if (r->overlap)
+    sim_fault("overlap", "%s: %zu bytes at %p, which are %s, lie over %zu bytes at %p, which are %s", function,
+              r->one.bytes, r->one.base, way_of(&r->one), r->other.bytes, r->other.base, way_of(&r->other));
+  return r->overlap;
 }
 
 /* ---- seeds ---- */

@@ -37,12 +37,15 @@ void *sim_scratch(size_t count, size_t size);
 typedef struct sim_ranges {
   sim_range range[16];
   int count;
-  bool overlap; /* something that is written lies over something else */
+  bool overlap; /* something that is written lies over something else: */
+  sim_range one, other;
 } sim_ranges;
 
 /* Adds bytes at p. Two reads may share memory; a write must lie apart from all else unless it is the same range (in
  * place): what the real library does then is undefined, so it is a fault here. */
 void sim_ranges_add(sim_ranges *r, const void *p, size_t bytes, int writes);
+/* Says so, if that is the case. */
+bool sim_ranges_overlap(const sim_ranges *r, const char *function);
 
 /* ---- seeds ---- */
 

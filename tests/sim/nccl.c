@@ -817,8 +817,7 @@ static ncclResult_t enqueue(ncclComm_t c, cudaStream_t stream, call *calls, int 
   for (int i = 0; i < t->parts; i++) {
     sim_ranges one = {0};
     add_part_ranges(&one, c, &t->part[i]);
-    if (one.overlap)
-      sim_fault("overlap", "%s of rank %d: the buffers lie over each other", kind_names[t->part[i].kind], c->rank);
+    sim_ranges_overlap(&one, kind_names[t->part[i].kind]);
     for (int j = 0; j < one.count && r.count < 16; j++) r.range[r.count++] = one.range[j];
   }
   enum cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
