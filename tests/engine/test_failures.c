@@ -207,9 +207,9 @@ static tl_status load_batches(void) {
   tl_tensor *data[2] = {NULL}, *order = NULL, *batch[2];
   tl_loader *l = NULL;
   bool more = true;
-  tl_status st = tl_full(2, (const int64_t[]){5, 3}, 1, TL_FLOAT32, test_device(), &data[0]);
-  if (st == TL_OK) st = make_arange(&data[1]);
-  if (st == TL_OK) st = make_arange(&order);
+  tl_status st = tl_full(2, (const int64_t[]){5, 3}, 1, TL_FLOAT32, TL_CPU, &data[0]); /* loaders read host memory */
+  if (st == TL_OK) st = tl_arange(0, 5, 1, TL_INT64, TL_CPU, &data[1]);
+  if (st == TL_OK) st = tl_arange(0, 5, 1, TL_INT64, TL_CPU, &order);
   if (st == TL_OK) st = tl_loader_new(2, data, order, 2, false, 0, 1, &l);
   while (st == TL_OK && more) {
     st = tl_loader_next(l, batch, &more);
