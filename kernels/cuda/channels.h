@@ -19,6 +19,7 @@ typedef struct tl_cuda_channels {
 static inline tl_cuda_channels tl_cuda_channels_of(int64_t outer, int64_t channels, int64_t inner) {
   /* blocks that fill any device; elements that a thread should have before parts are cut; parts that are added fast */
   enum { BLOCKS = 1024, LEAST = 16, MOST = 256 };
+  if (inner == 0) outer = 0, inner = 1; /* no elements: positions are still divided by inner */
   tl_cuda_channels c = {outer, channels, inner, 0, 0, 1, 0};
   while (inner == 1 && c.across < 5 && (int64_t)1 << c.across < channels) c.across++;
   c.groups = (channels + ((int64_t)1 << c.across) - 1) >> c.across;
