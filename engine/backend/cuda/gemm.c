@@ -149,8 +149,10 @@ static tl_status choose(const char *op, cublasLtHandle_t blas, product_plan *p, 
   if (st == TL_OK) {
     cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(blas, p->product, p->layout[1], p->layout[0], p->layout[2],
                                                            p->layout[2], preference, 1, &choice, &choices);
-    if (status != CUBLAS_STATUS_SUCCESS && status != CUBLAS_STATUS_NOT_SUPPORTED)
-      st = tl_cuda_blas_failed(status, op, __FILE__, __LINE__);
+    /* some combinations with an epilogue count as invalid values */
+    const bool none = status == CUBLAS_STATUS_NOT_SUPPORTED ||
+                      (status == CUBLAS_STATUS_INVALID_VALUE && p->key.epilogue == CUBLASLT_EPILOGUE_BGRADB);
+    if (status != CUBLAS_STATUS_SUCCESS && !none) st = tl_cuda_blas_failed(status, op, __FILE__, __LINE__);
     else *found = status == CUBLAS_STATUS_SUCCESS && choices > 0 && choice.state == CUBLAS_STATUS_SUCCESS;
   }
   cublasLtMatmulPreferenceDestroy(preference);

@@ -35,14 +35,24 @@ static library *here(void) {
   return l;
 }
 
+/* While a graph is recorded a library may still have to load what it runs, or to start: such calls are let through. */
+static void exchange_capture_mode(void) {
+  static _Thread_local enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  if (tl_cuda_recording()) cudaThreadExchangeStreamCaptureMode(&mode);
+}
+
 static tl_status lock(const char *op, library **out) {
   *out = here();
   if (*out == NULL) return TL_FAIL(TL_ERR_MEMORY, op, "no memory for the handles of cuBLASLt and cuDNN");
   pthread_mutex_lock(&(*out)->lock);
+  exchange_capture_mode();
   return TL_OK;
 }
 
-void tl_cuda_library_close(void) { pthread_mutex_unlock(&here()->lock); }
+void tl_cuda_library_close(void) {
+  exchange_capture_mode();
+  pthread_mutex_unlock(&here()->lock);
+}
 
 tl_cuda_caches *tl_cuda_caches_here(void) { return &here()->caches; }
 
