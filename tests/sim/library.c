@@ -53,7 +53,13 @@ double sim_to_tf32(double value) {
   return bits_float((bits + 0xfff + (bits >> 13 & 1)) & ~0x1fffu);
 }
 
+static void reads(sim_type type, const void *base, int64_t index, int64_t n) {
+  size_t size = sim_type_size(type);
+  if (sim_memory_read != NULL && n > 0) sim_memory_read((const char *)base + index * (int64_t)size, (size_t)n * size);
+}
+
 double sim_load(sim_type type, const void *base, int64_t index) {
+  reads(type, base, index, 1);
   switch (type) {
     case SIM_F64: return ((const double *)base)[index];
     case SIM_F32: return ((const float *)base)[index];
@@ -72,8 +78,9 @@ void sim_store(sim_type type, void *base, int64_t index, double value) {
 }
 
 void sim_unpack(sim_type type, const void *base, int64_t offset, int64_t n, int64_t stride, double *out) {
-  if (type == SIM_F32) {
+  if (type == SIM_F32 && (stride == 1 || sim_memory_read == NULL)) {
     const float *p = (const float *)base + offset;
+    reads(type, base, offset, n);
     for (int64_t i = 0; i < n; i++) out[i] = p[i * stride];
   } else {
     for (int64_t i = 0; i < n; i++) out[i] = sim_load(type, base, offset + i * stride);
@@ -86,7 +93,7 @@ void sim_blend(sim_type type, void *base, int64_t offset, int64_t n, int64_t str
     int64_t at = offset + i * stride;
     if (type == SIM_F64) {
       double v = alpha * value[i];
-      if (beta != 0) v += beta * ((double *)base)[at];
+      if (beta != 0) v += beta * sim_load(type, base, at);
       ((double *)base)[at] = v;
     } else {
       float v = (float)alpha * (float)value[i];

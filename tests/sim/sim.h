@@ -89,6 +89,8 @@ void sim_memory_freed(const void *base, size_t bytes) __attribute__((weak));
 void sim_block_changed(void *base, size_t room, size_t bytes) __attribute__((weak));
 /* A copy, a fill or a library call touches device memory, when it runs. */
 void sim_memory_touched(const void *base, size_t bytes, int writes) __attribute__((weak));
+/* A library's loop reads just these bytes: were they ever written? (A range may have gaps.) */
+void sim_memory_read(const void *base, size_t bytes) __attribute__((weak));
 
 #ifdef __cplusplus
 }

@@ -453,3 +453,15 @@ static void use_and_leave(bool destroy) {
 }
 SIM_FAULT_WITH(leaks_library_handles, "leak", "6 handles and descriptors", "TLUA_SIM_LEAKS=1") { use_and_leave(false); }
 SIM_CLEAN_WITH(leaks_no_library_handles, "TLUA_SIM_LEAKS=1") { use_and_leave(true); }
+
+static void multiply_what_is_fresh(bool a) {
+  call c = make_call(plain(F32, 4, 4, 4));
+  void *fresh;
+  SIM_OK(cudaMalloc(&fresh, 256));
+  if (a) c.a.device = fresh;
+  else c.d.device = fresh; /* written only */
+  run_call(&c, NULL, NULL, 0);
+  SIM_OK(cudaDeviceSynchronize());
+}
+SIM_CHECK_FAULT(cublaslt_reads_what_nothing_wrote, "uninitialised", "cublasLtMatmul") { multiply_what_is_fresh(true); }
+SIM_CLEAN(cublaslt_writes_what_nothing_wrote) { multiply_what_is_fresh(false); }

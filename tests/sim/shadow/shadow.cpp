@@ -513,3 +513,15 @@ void sim_memory_touched(const void *base, size_t bytes, int writes) {
     sim_fault("stream-race", "a copy, a fill or a library call %s %s: nothing orders the two",
               writes ? "writes" : "reads", other);
 }
+
+void sim_memory_read(const void *base, size_t bytes) {
+  if (sim_device_of(base) < 0) return;
+  const char *fresh = nullptr;
+  const char *at = static_cast<const char *>(base);
+  each_cell(base, bytes, [&](const cell *c) {
+    if (c->write == FRESH && fresh == nullptr) fresh = at;
+    at++;
+  });
+  if (fresh != nullptr)
+    sim_fault("uninitialised", "%s reads %p, which nothing has written since it was allocated", sim_work_name(), fresh);
+}
