@@ -35,7 +35,8 @@ static inline tl_cuda_channels tl_cuda_channels_of(int64_t outer, int64_t channe
 
 static inline int64_t tl_cuda_channel_blocks(const tl_cuda_channels *c) { return c->groups * c->splits; }
 
-/* Adding parts up: `lanes` threads, a power of 2 that a warp has room for, share a channel; threads come in whole warps. */
+/* Adding parts up: `lanes` threads, a power of 2 that a warp has room for, share a channel; threads come in whole
+ * warps. */
 typedef struct tl_cuda_part_sums {
   int lanes;
   int64_t threads;
@@ -54,8 +55,8 @@ template <typename F> static __device__ inline double gpu_part_sum(int64_t split
   return sum;
 }
 
-/* parts (splits, 2, channels), compute type: sums of g and of g (x - mean[k]) rstd[k], where k is o * step + channel / per
- * for element (o, channel, i). mean NULL: 0. rstd NULL: 1. */
+/* parts (splits, 2, channels), compute type: sums of g and of g (x - mean[k]) rstd[k], where k is o * step + channel /
+ * per for element (o, channel, i). mean NULL: 0. rstd NULL: 1. */
 tl_status tl_cuda_channel_sums(const char *op, const tl_cuda_channels *c, int dtype, const void *g, const void *x,
                                const void *mean, const void *rstd, int64_t step, int64_t per, void *parts);
 

@@ -1,7 +1,7 @@
 // index.cu: moving and adding elements by stored indices. Bad ids are reported by find_bad_id; whoever meets one later
-// reads zeros or adds nothing. Sums run in the order of the ids without atomics, equal to the CPU's, in one of two ways:
-// a thread owns all sums of a line and goes through the line's ids (few ids, or lines enough to fill the device), or the
-// ids are sorted, O(m log m), and a thread owns one sum: its time is the number of ids that name it.
+// reads zeros or adds nothing. Sums run in the order of the ids without atomics, equal to the CPU's, in one of two
+// ways: a thread owns all sums of a line and goes through the line's ids (few ids, or lines enough to fill the device),
+// or the ids are sorted, O(m log m), and a thread owns one sum: its time is the number of ids that name it.
 #include "element.h"
 #include "ids.h"
 
@@ -24,7 +24,8 @@ __global__ void select_kernel(const U *x, int64_t outer, int64_t n, int64_t unit
                               int shift, int64_t pieces, tl_cuda_fault *fault, int code) {
   const int lane = (int)threadIdx.x & ((1 << shift) - 1), at_once = GPU_BLOCK >> shift;
   const int64_t work = outer * m * pieces;
-  for (int64_t i = (int64_t)blockIdx.x * at_once + ((int)threadIdx.x >> shift); i < work; i += (int64_t)gridDim.x * at_once) {
+  for (int64_t i = (int64_t)blockIdx.x * at_once + ((int)threadIdx.x >> shift); i < work;
+       i += (int64_t)gridDim.x * at_once) {
     const int64_t row = pieces == 1 ? i : i / pieces, first = (i - row * pieces) << shift;
     const int64_t o = outer == 1 ? 0 : row / m, id = ids[row - o * m];
     const bool good = id >= 0 && id < n;
@@ -98,9 +99,9 @@ __global__ void add_sorted_kernel(const T *x, int64_t outer, int64_t n, int64_t 
 }
 
 enum {
-  FEW_IDS = 64,            /* a thread goes through them all */
-  MANY_COLUMNS = 1 << 18,  /* threads that fill the device whatever each has to do */
-  MANY_LINES = 1 << 14     /* the same where sorting is dearer: as many pairs as elements */
+  FEW_IDS = 64,           /* a thread goes through them all */
+  MANY_COLUMNS = 1 << 18, /* threads that fill the device whatever each has to do */
+  MANY_LINES = 1 << 14    /* the same where sorting is dearer: as many pairs as elements */
 };
 
 template <typename T>
@@ -109,20 +110,20 @@ tl_status add_rows(const void *x, int64_t outer, int64_t n, int64_t inner, int64
   const char *op = "index_add";
   const T alpha = std::is_integral_v<T> ? (T)(int64_t)factor : (T)factor;
   if (m <= FEW_IDS || outer * inner >= MANY_COLUMNS || !tl_cuda_fits_pairs(n, m))
-    return gpu_launch(op, add_columns_kernel<T>, gpu_blocks(outer * inner), GPU_BLOCK, 0, (const T *)x, outer, n, inner, m,
-                      ids, alpha, (T *)y);
+    return gpu_launch(op, add_columns_kernel<T>, gpu_blocks(outer * inner), GPU_BLOCK, 0, (const T *)x, outer, n, inner,
+                      m, ids, alpha, (T *)y);
   tl_cuda_pairs p;
   TL_TRY(tl_cuda_pairs_of_ids(op, ids, m, n, -1, &p));
-  tl_status st = gpu_launch(op, add_sorted_kernel<T>, gpu_blocks(outer * m * inner), GPU_BLOCK, 0, (const T *)x, outer, n,
-                            inner, m, p.at, alpha, (T *)y);
+  tl_status st = gpu_launch(op, add_sorted_kernel<T>, gpu_blocks(outer * m * inner), GPU_BLOCK, 0, (const T *)x, outer,
+                            n, inner, m, p.at, alpha, (T *)y);
   tl_cuda_pairs_end(&p);
   return st;
 }
 
 // ---- single elements through an iterator ----
 
-/* The iterator with its operands' strides side by side. `along`: steps of the indexed dim, which operand 0 (scatter_add)
- * does not move along; the other dims make `lines`. */
+/* The iterator with its operands' strides side by side. `along`: steps of the indexed dim, which operand 0
+ * (scatter_add) does not move along; the other dims make `lines`. */
 struct elements {
   int ndim;
   int64_t numel, shape[TL_MAX_DIMS], stride[3][TL_MAX_DIMS];
@@ -179,11 +180,12 @@ __global__ void gather_kernel(elements e, int size, int64_t stride, int64_t n) {
   }
 }
 
-/* What an element of the iterator adds to: with the indexed dim taken out of the iterator, line l and one of n targets. */
+/* What an element of the iterator adds to: with the indexed dim taken out of the iterator, line l and one of n targets.
+ * */
 struct lines {
-  elements e;                 /* the dims that are left */
+  elements e;                       /* the dims that are left */
   int64_t m, stride_id, stride_src; /* the indexed dim: its steps */
-  int64_t stride, n;          /* of the targets */
+  int64_t stride, n;                /* of the targets */
 };
 
 lines lines_of(const tl_iter *it, int64_t stride, int64_t n) {
@@ -265,14 +267,14 @@ tl_status no_sum(int dtype) {
 }
 
 /* The dtypes that sum, as on the CPU: float16 and bfloat16 come as float32. */
-#define DISPATCH_SUMS(dtype, T, ...)            \
-  switch (dtype) {                              \
-    GPU_CASE(TL_FLOAT32, float, T, __VA_ARGS__) \
+#define DISPATCH_SUMS(dtype, T, ...)             \
+  switch (dtype) {                               \
+    GPU_CASE(TL_FLOAT32, float, T, __VA_ARGS__)  \
     GPU_CASE(TL_FLOAT64, double, T, __VA_ARGS__) \
-    GPU_CASE(TL_INT64, int64_t, T, __VA_ARGS__) \
-    GPU_CASE(TL_INT32, int32_t, T, __VA_ARGS__) \
-    GPU_CASE(TL_UINT8, uint8_t, T, __VA_ARGS__) \
-    default: return no_sum(dtype);              \
+    GPU_CASE(TL_INT64, int64_t, T, __VA_ARGS__)  \
+    GPU_CASE(TL_INT32, int32_t, T, __VA_ARGS__)  \
+    GPU_CASE(TL_UINT8, uint8_t, T, __VA_ARGS__)  \
+    default: return no_sum(dtype);               \
   }
 
 // ---- triangles ----
@@ -289,8 +291,8 @@ __global__ void triangle_kernel(const U *x, int64_t batch, int64_t rows, int64_t
 
 template <typename U>
 tl_status triangle(const void *x, int64_t batch, int64_t rows, int64_t columns, int64_t diagonal, bool upper, void *y) {
-  return gpu_launch("triangle", triangle_kernel<U>, gpu_blocks(batch * rows * columns), GPU_BLOCK, 0, (const U *)x, batch,
-                    rows, columns, diagonal, upper, (U *)y);
+  return gpu_launch("triangle", triangle_kernel<U>, gpu_blocks(batch * rows * columns), GPU_BLOCK, 0, (const U *)x,
+                    batch, rows, columns, diagonal, upper, (U *)y);
 }
 
 } // namespace
@@ -312,13 +314,14 @@ tl_status tl_cuda_select_rows(const char *op, const void *x, int64_t outer, int6
   return select_rows<uint8_t>(op, x, outer, n, bytes, m, ids, y, fault);
 }
 
-TL_CUDA_ENTRY(index_select)(size_t size, const void *x, int64_t outer, int64_t n, int64_t inner, int64_t m,
-                            const int64_t *ids, void *y) {
+TL_CUDA_ENTRY(index_select)
+(size_t size, const void *x, int64_t outer, int64_t n, int64_t inner, int64_t m, const int64_t *ids, void *y) {
   return tl_cuda_select_rows("index_select", x, outer, n, (size_t)inner * size, m, ids, y, TL_CUDA_FAULT_NONE);
 }
 
-TL_CUDA_ENTRY(index_add)(int dtype, const void *x, int64_t outer, int64_t n, int64_t inner, int64_t m, const int64_t *ids,
-                         double alpha, void *y) {
+TL_CUDA_ENTRY(index_add)
+(int dtype, const void *x, int64_t outer, int64_t n, int64_t inner, int64_t m, const int64_t *ids, double alpha,
+ void *y) {
   if (outer * inner * m * n == 0) return TL_OK;
   DISPATCH_SUMS(dtype, T, { return add_rows<T>(x, outer, n, inner, m, ids, alpha, y); })
   return TL_OK;
@@ -337,8 +340,8 @@ TL_CUDA_ENTRY(scatter_add)(const tl_iter *it, int64_t stride, int64_t n) {
   return TL_OK;
 }
 
-TL_CUDA_ENTRY(triangle)(size_t size, const void *x, int64_t batch, int64_t rows, int64_t columns, int64_t diagonal,
-                        bool upper, void *y) {
+TL_CUDA_ENTRY(triangle)
+(size_t size, const void *x, int64_t batch, int64_t rows, int64_t columns, int64_t diagonal, bool upper, void *y) {
   if (batch * rows * columns == 0) return TL_OK;
   switch (size) {
     case 1: return triangle<uint8_t>(x, batch, rows, columns, diagonal, upper, y);

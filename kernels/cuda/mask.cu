@@ -47,7 +47,8 @@ static __device__ void write_place(const dims &d, int64_t place, int64_t *out) {
   }
 }
 
-static __global__ void places_kernel(const uint8_t *flags, int64_t n, const dims d, const int64_t *offsets, int64_t *out) {
+static __global__ void places_kernel(const uint8_t *flags, int64_t n, const dims d, const int64_t *offsets,
+                                     int64_t *out) {
   const int64_t first = first_flag(), count = flag_count(flags, n, first);
   int64_t total, to = offsets[blockIdx.x] - count + gpu_block_scan(count, gpu_sum(), &total);
 #pragma unroll 1

@@ -1,9 +1,9 @@
-// norm.cu: batch norm (Ioffe & Szegedy 2015), every case of the contract; backend/cuda/batch_norm.c gives cuDNN those that
-// it has.
+// norm.cu: batch norm (Ioffe & Szegedy 2015), every case of the contract; backend/cuda/batch_norm.c gives cuDNN those
+// that it has.
 //
 // Statistics: a thread takes eight elements at a time in two passes over registers (mean, then squares round it) and
-// merges such pieces after Chan, Golub & LeVeque 1983, all relative to the channel's first element: nothing cancels, and
-// float32 is enough. Parts of a channel are merged in double. Then one pass normalises.
+// merges such pieces after Chan, Golub & LeVeque 1983, all relative to the channel's first element: nothing cancels,
+// and float32 is enough. Parts of a channel are merged in double. Then one pass normalises.
 #include "backend/cuda/table.h"
 #include "channels.h"
 #include "element.h"
@@ -45,9 +45,7 @@ __device__ int64_t take(const tl_cuda_channels &c, int64_t step_o, int64_t step_
 
 // ---- statistics ----
 
-template <typename C> struct moments {
-  C n, mean, m2; /* m2: sum of squares round the mean */
-};
+template <typename C> struct moments { C n, mean, m2; /* m2: sum of squares round the mean */ };
 
 template <typename C> __device__ moments<C> merge(const moments<C> &a, const moments<C> &b) {
   const C n = a.n + b.n;
@@ -98,11 +96,13 @@ struct settings {
   int mean_dtype, mean_size, var_dtype, var_size;
 };
 
-/* Statistics of channel k from its parts, or the running ones; coefficients (3, channels): y = (x - shift) scale + offset */
+/* Statistics of channel k from its parts, or the running ones; coefficients (3, channels): y = (x - shift) scale +
+ * offset */
 template <typename T>
 __global__ void settle_kernel(const T *x, tl_cuda_channels c, tl_cuda_part_sums add, const gpu_compute_t<T> *parts,
                               settings s, const gpu_compute_t<T> *w, const gpu_compute_t<T> *b,
-                              gpu_compute_t<T> *mean_out, gpu_compute_t<T> *invstd_out, gpu_compute_t<T> *coefficients) {
+                              gpu_compute_t<T> *mean_out, gpu_compute_t<T> *invstd_out,
+                              gpu_compute_t<T> *coefficients) {
   typedef gpu_compute_t<T> C;
   GPU_LOOP(i, add.threads) {
     const int lane = (int)i & (add.lanes - 1);
@@ -114,13 +114,15 @@ __global__ void settle_kernel(const T *x, tl_cuda_channels c, tl_cuda_part_sums 
         return (double)(left < c.part ? left : c.part);
       };
       const C *means = parts + from, *squares = means + c.channels;
-      mean = gpu_part_sum(c.splits, lane, add.lanes, [&](int64_t part) {
-               return count(part) * (double)means[part * 2 * c.channels];
-             }) / s.n;
-      var = gpu_part_sum(c.splits, lane, add.lanes, [&](int64_t part) {
-              const double d = (double)means[part * 2 * c.channels] - mean;
-              return (double)squares[part * 2 * c.channels] + d * d * count(part);
-            }) / s.n;
+      mean = gpu_part_sum(c.splits, lane, add.lanes,
+                          [&](int64_t part) { return count(part) * (double)means[part * 2 * c.channels]; }) /
+             s.n;
+      var = gpu_part_sum(c.splits, lane, add.lanes,
+                         [&](int64_t part) {
+                           const double d = (double)means[part * 2 * c.channels] - mean;
+                           return (double)squares[part * 2 * c.channels] + d * d * count(part);
+                         }) /
+            s.n;
       mean += (double)gpu_load<C>(x[from * c.inner]);
     }
     if (lane > 0 || k >= c.channels) continue;
@@ -133,7 +135,8 @@ __global__ void settle_kernel(const T *x, tl_cuda_channels c, tl_cuda_part_sums 
       mean = gpu_load_as<double>(s.mean_dtype, running_mean);
       var = gpu_load_as<double>(s.var_dtype, running_var);
     } else if (running_mean != nullptr) {
-      const double m = gpu_load_as<double>(s.mean_dtype, running_mean), v = gpu_load_as<double>(s.var_dtype, running_var);
+      const double m = gpu_load_as<double>(s.mean_dtype, running_mean),
+                   v = gpu_load_as<double>(s.var_dtype, running_var);
       gpu_store_as<double>(s.mean_dtype, running_mean, m + s.momentum * (mean - m));
       gpu_store_as<double>(s.var_dtype, running_var, v + s.momentum * (var * s.n / (s.n - 1) - v));
     }
@@ -155,9 +158,7 @@ template <int V> __device__ int64_t channel_of(const tl_cuda_channels &c, int64_
   return (int64_t)((uint64_t)unit / (uint64_t)(c.inner / V) % (uint64_t)c.channels);
 }
 
-template <typename T, int V> struct alignas(V * sizeof(T)) pack {
-  T at[V];
-};
+template <typename T, int V> struct alignas(V * sizeof(T)) pack { T at[V]; };
 
 template <typename T, int V>
 __global__ void apply_kernel(const T *x, tl_cuda_channels c, const gpu_compute_t<T> *coefficients, T *y) {
@@ -183,8 +184,7 @@ __global__ void grad_apply_kernel(const T *g, const T *x, tl_cuda_channels c, co
     pack<T, V> a = ((const pack<T, V> *)g)[i];
     const pack<T, V> b = ((const pack<T, V> *)x)[i];
 #pragma unroll
-    for (int j = 0; j < V; j++)
-      a.at[j] = gpu_store<T>(p * gpu_load<C>(a.at[j]) + (q * (gpu_load<C>(b.at[j]) - m) + r));
+    for (int j = 0; j < V; j++) a.at[j] = gpu_store<T>(p * gpu_load<C>(a.at[j]) + (q * (gpu_load<C>(b.at[j]) - m) + r));
     ((pack<T, V> *)dx)[i] = a;
   }
 }
@@ -219,10 +219,11 @@ __global__ void sums_kernel(const T *g, const T *x, tl_cuda_channels c, const gp
   to[c.channels] = second[threadIdx.x];
 }
 
-/* dw, db and the coefficients (3, channels) of dx; each of dw, db may be NULL. Without parts the sums are not wanted. */
+/* dw, db and the coefficients (3, channels) of dx; each of dw, db may be NULL. Without parts the sums are not wanted.
+ * */
 template <typename C>
-__global__ void grad_settle_kernel(tl_cuda_channels c, tl_cuda_part_sums add, const C *parts, bool batch_stats, double n,
-                                   const C *w, const C *invstd_in, C *dw, C *db, C *coefficients) {
+__global__ void grad_settle_kernel(tl_cuda_channels c, tl_cuda_part_sums add, const C *parts, bool batch_stats,
+                                   double n, const C *w, const C *invstd_in, C *dw, C *db, C *coefficients) {
   GPU_LOOP(i, add.threads) {
     const int lane = (int)i & (add.lanes - 1);
     const int64_t k = i / add.lanes, from = k < c.channels ? k : 0;
@@ -283,10 +284,12 @@ template <typename T> tl_status forward(const tl_batch_norm_args *a) {
   return st;
 }
 
-template <typename T> tl_status sums(const char *op, const tl_cuda_channels *c, const void *g, const void *x,
-                                     const void *mean, const void *rstd, int64_t step, int64_t per, void *parts) {
-  return gpu_launch(op, sums_kernel<T>, (unsigned)tl_cuda_channel_blocks(c), GPU_BLOCK, 0, (const T *)g, (const T *)x, *c,
-                    (const gpu_compute_t<T> *)mean, (const gpu_compute_t<T> *)rstd, step, per, (gpu_compute_t<T> *)parts);
+template <typename T>
+tl_status sums(const char *op, const tl_cuda_channels *c, const void *g, const void *x, const void *mean,
+               const void *rstd, int64_t step, int64_t per, void *parts) {
+  return gpu_launch(op, sums_kernel<T>, (unsigned)tl_cuda_channel_blocks(c), GPU_BLOCK, 0, (const T *)g, (const T *)x,
+                    *c, (const gpu_compute_t<T> *)mean, (const gpu_compute_t<T> *)rstd, step, per,
+                    (gpu_compute_t<T> *)parts);
 }
 
 template <typename T> tl_status backward(const tl_batch_norm_grad_args *a) {
@@ -309,10 +312,11 @@ template <typename T> tl_status backward(const tl_batch_norm_grad_args *a) {
   const C *mean = array<C>(a->mean);
   if (st == TL_OK && dx != NULL && a->x->numel > 0) {
     if (packs<T>(c, x, dx) && gpu_aligned(g))
-      st = gpu_launch(op, grad_apply_kernel<T, V>, gpu_blocks(a->x->numel / V), GPU_BLOCK, 0, g, x, c, mean, coefficients,
-                      dx);
+      st = gpu_launch(op, grad_apply_kernel<T, V>, gpu_blocks(a->x->numel / V), GPU_BLOCK, 0, g, x, c, mean,
+                      coefficients, dx);
     else
-      st = gpu_launch(op, grad_apply_kernel<T, 1>, gpu_blocks(a->x->numel), GPU_BLOCK, 0, g, x, c, mean, coefficients, dx);
+      st = gpu_launch(op, grad_apply_kernel<T, 1>, gpu_blocks(a->x->numel), GPU_BLOCK, 0, g, x, c, mean, coefficients,
+                      dx);
   }
   tl_cuda_scratch_free(coefficients, bytes);
   return st;

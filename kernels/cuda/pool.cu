@@ -1,6 +1,6 @@
-// pool.cu: max and average pooling. Forward: a thread (for large averaging windows a warp) an output element. Backward: a
-// thread an input element, which adds the windows that hold it in the CPU's order: no atomics, equal results. float16 and
-// bfloat16 add up in float32.
+// pool.cu: max and average pooling. Forward: a thread (for large averaging windows a warp) an output element. Backward:
+// a thread an input element, which adds the windows that hold it in the CPU's order: no atomics, equal results. float16
+// and bfloat16 add up in float32.
 #include "element.h"
 #include "warp.h"
 
@@ -86,7 +86,8 @@ __device__ int tap_of(const pooling &p, int d, int h, int i) {
   return steps % p.dilation[d] == 0 ? (int)(steps / p.dilation[d]) : -1;
 }
 
-template <typename T> __global__ void max_backward_kernel(pooling p, const T *dy, const void *where, bool bytes, T *dx) {
+template <typename T>
+__global__ void max_backward_kernel(pooling p, const T *dy, const void *where, bool bytes, T *dx) {
   typedef gpu_compute_t<T> C;
   const int64_t n = p.planes * p.size[0] * p.size[1];
   GPU_LOOP(i, n) {
@@ -154,7 +155,8 @@ template <typename T> __global__ void avg_kernel(pooling p, const T *x, T *y) {
 template <typename T> __global__ void avg_large_kernel(pooling p, const T *x, T *y) {
   typedef gpu_compute_t<T> C;
   const int64_t n = p.planes * p.result[0] * p.result[1];
-  for (int64_t i = (int64_t)blockIdx.x * gpu_warps() + gpu_warp_of_block(); i < n; i += (int64_t)gridDim.x * gpu_warps()) {
+  for (int64_t i = (int64_t)blockIdx.x * gpu_warps() + gpu_warp_of_block(); i < n;
+       i += (int64_t)gridDim.x * gpu_warps()) {
     const place at = place_of(i, p.result[0], p.result[1]);
     const window rows = window_of(p, 0, at.row), columns = window_of(p, 1, at.column);
     const T *first = x + (at.plane * p.size[0] + rows.begin) * p.size[1] + columns.begin;
@@ -164,7 +166,8 @@ template <typename T> __global__ void avg_large_kernel(pooling p, const T *x, T 
       for (int64_t e = gpu_lane(); e < count; e += GPU_WARP) sum += gpu_load<C>(first[e]);
     } else {
       for (int64_t e = gpu_lane(); e < count; e += GPU_WARP)
-        sum += gpu_load<C>(first[(int64_t)((uint64_t)e / (uint64_t)wide) * p.size[1] + (int64_t)((uint64_t)e % (uint64_t)wide)]);
+        sum += gpu_load<C>(
+            first[(int64_t)((uint64_t)e / (uint64_t)wide) * p.size[1] + (int64_t)((uint64_t)e % (uint64_t)wide)]);
     }
     sum = gpu_warp_reduce(sum, gpu_sum());
     if (gpu_lane() == 0) y[i] = gpu_store<T>(average<T>(sum, rows.extent * columns.extent));
@@ -241,7 +244,8 @@ TL_CUDA_ENTRY(avg_pool_backward)(const tl_pooling *p, const void *dy, void *dx) 
   const int64_t n = x_numel(p);
   if (n == 0) return TL_OK;
   GPU_DISPATCH_FLOATING(p->dtype, T, {
-    return gpu_launch(p->op, avg_backward_kernel<T>, gpu_blocks(n), GPU_BLOCK, 0, pooling_of(p), (const T *)dy, (T *)dx);
+    return gpu_launch(p->op, avg_backward_kernel<T>, gpu_blocks(n), GPU_BLOCK, 0, pooling_of(p), (const T *)dy,
+                      (T *)dx);
   })
   return TL_OK;
 }

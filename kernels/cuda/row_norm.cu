@@ -1,5 +1,5 @@
-// row_norm.cu: layer norm (Ba, Kiros & Hinton 2016), group norm, RMS norm and their gradients. A warp has a short row, a
-// block a long one. A row is read once and kept in shared memory, as far as that has room, for the two passes of its
+// row_norm.cu: layer norm (Ba, Kiros & Hinton 2016), group norm, RMS norm and their gradients. A warp has a short row,
+// a block a long one. A row is read once and kept in shared memory, as far as that has room, for the two passes of its
 // statistics (mean, then squares round it: nothing cancels in float32) and the result. Each thread reads back only what
 // it stored itself. The gradients of weight and bias are sums over parts of the rows (channels.h), added up in order.
 #include "channels.h"
@@ -10,8 +10,8 @@ namespace {
 
 enum {
   SHARED = (48 << 10) - 512, /* bytes that a block may have on every device without asking, less those of sums */
-  WARP_ROW = 1024,   /* elements that a warp takes */
-  LONG_ROW = 8192,   /* elements from which a block is larger */
+  WARP_ROW = 1024,           /* elements that a warp takes */
+  LONG_ROW = 8192,           /* elements from which a block is larger */
   LONG_BLOCK = 512
 };
 
@@ -44,9 +44,7 @@ template <typename C> plan plan_of(int64_t count, int64_t groups, int64_t channe
   return p;
 }
 
-template <typename T, int V> struct alignas(V * sizeof(T)) pack {
-  T at[V];
-};
+template <typename T, int V> struct alignas(V * sizeof(T)) pack { T at[V]; };
 
 /* Over the threads of a row */
 template <typename C> __device__ C row_sum(C v, int lanes) {
@@ -58,7 +56,7 @@ template <typename C> __device__ C row_sum(C v, int lanes) {
 /* What a row's thread does for its elements: e is the index of a pack's first element, k counts the packs. */
 #define FOR_PACKS(e, k) for (int64_t e = (int64_t)lane * V, k = 0; e < n; e += (int64_t)r.lanes * V, k += V)
 /* The rows of this block's threads. A warp with a row of its own may end before the others. */
-#define FOR_ROWS(row)                                                                                                \
+#define FOR_ROWS(row)                                                                                    \
   for (int64_t row = (int64_t)blockIdx.x * (blockDim.x / r.lanes) + threadIdx.x / r.lanes; row < r.rows; \
        row += (int64_t)gridDim.x * (blockDim.x / r.lanes))
 
@@ -176,8 +174,8 @@ __global__ void add_parts_kernel(const C *parts, tl_cuda_channels c, tl_cuda_par
     const int64_t k = i / add.lanes, from = k < c.channels ? k : 0;
     const double sg =
         gpu_part_sum(c.splits, lane, add.lanes, [&](int64_t p) { return (double)parts[p * 2 * c.channels + from]; });
-    const double sgx =
-        gpu_part_sum(c.splits, lane, add.lanes, [&](int64_t p) { return (double)parts[(p * 2 + 1) * c.channels + from]; });
+    const double sgx = gpu_part_sum(c.splits, lane, add.lanes,
+                                    [&](int64_t p) { return (double)parts[(p * 2 + 1) * c.channels + from]; });
     if (lane > 0 || k >= c.channels) continue;
     if (dw != nullptr) dw[k] = (C)sgx;
     if (db != nullptr) db[k] = (C)sg;

@@ -1,7 +1,7 @@
-// sort.cu: stable sorting. Every dtype becomes an unsigned key of the same order, as on the CPU; with its place behind it
-// no two are equal, so that any comparison sort is stable. Tiles of TILE elements are sorted in shared memory (short rows
-// share a tile), then runs are merged two by two: O(n log n) comparisons, ceil(log2(n / TILE)) passes over memory, of
-// which only the first k elements of each run take part where k of n are wanted.
+// sort.cu: stable sorting. Every dtype becomes an unsigned key of the same order, as on the CPU; with its place behind
+// it no two are equal, so that any comparison sort is stable. Tiles of TILE elements are sorted in shared memory (short
+// rows share a tile), then runs are merged two by two: O(n log n) comparisons, ceil(log2(n / TILE)) passes over memory,
+// of which only the first k elements of each run take part where k of n are wanted.
 #include "element.h"
 #include "ids.h"
 
@@ -129,7 +129,8 @@ template <typename P>
 __global__ void merge_runs(const P *from, P *to, int64_t n, int64_t k, int64_t run, int64_t merges, int64_t pieces) {
   __shared__ P in[TILE], out[TILE];
   __shared__ int64_t share[2];
-  const int64_t block = blockIdx.x, piece = block % pieces, merge = block / pieces % merges, row = block / pieces / merges;
+  const int64_t block = blockIdx.x, piece = block % pieces, merge = block / pieces % merges,
+                row = block / pieces / merges;
   const int64_t begin = merge * 2 * run, middle = begin + run;
   const int64_t la = n - begin < run ? n - begin : run, lb = n <= middle ? 0 : n - middle < run ? n - middle : run;
   const int64_t na = la < k ? la : k, nb = lb < k ? lb : k, count = na + nb < k ? na + nb : k;
@@ -157,13 +158,14 @@ template <typename P, typename S>
 tl_status sort_rows(const char *op, S source, int64_t rows, int64_t n, int64_t k, P **at, P **spare) {
   int width = 2;
   while (width < n && width < TILE) width *= 2;
-  const int64_t tiles = (n + TILE - 1) / TILE, blocks = tiles > 1 ? rows * tiles : (rows + TILE / width - 1) / (TILE / width);
+  const int64_t tiles = (n + TILE - 1) / TILE,
+                blocks = tiles > 1 ? rows * tiles : (rows + TILE / width - 1) / (TILE / width);
   TL_TRY(gpu_launch(op, sort_tiles<P, S>, (unsigned)blocks, GPU_BLOCK, 0, source, rows, n, tiles, width, *at));
   for (int64_t run = TILE; run < n; run *= 2) {
     const int64_t merges = (n + 2 * run - 1) / (2 * run), longest = k < 2 * run ? k : 2 * run;
     const int64_t pieces = (longest + TILE - 1) / TILE;
-    TL_TRY(gpu_launch(op, merge_runs<P>, (unsigned)(rows * merges * pieces), GPU_BLOCK, 0, *at, *spare, n, k, run, merges,
-                      pieces));
+    TL_TRY(gpu_launch(op, merge_runs<P>, (unsigned)(rows * merges * pieces), GPU_BLOCK, 0, *at, *spare, n, k, run,
+                      merges, pieces));
     P *swap = *at;
     *at = *spare;
     *spare = swap;
@@ -221,8 +223,9 @@ __global__ void id_pairs_kernel(const int64_t *ids, int64_t n, int64_t limit, in
 
 } // namespace
 
-TL_CUDA_ENTRY(sort)(int dtype, const void *x, int64_t outer, int64_t n, int64_t inner, bool descending, int64_t k,
-                    void *values, int64_t *ids) {
+TL_CUDA_ENTRY(sort)
+(int dtype, const void *x, int64_t outer, int64_t n, int64_t inner, bool descending, int64_t k, void *values,
+ int64_t *ids) {
   if (outer * inner == 0 || n == 0 || k == 0) return TL_OK;
   const tensor_rows rows = {dtype, (int)tl_dtype_size(dtype), descending, (const char *)x, n, inner};
   if (dtype == TL_FLOAT64 || dtype == TL_INT64) return sort_tensor<wide_pair>(rows, outer, k, values, ids);

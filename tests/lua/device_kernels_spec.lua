@@ -54,7 +54,8 @@ describe(device .. " picks and adds by ids as the CPU does", function()
         agree("nonzero", 0, function(t) return t:nonzero() end, signed(shape, dtype))
       end
       for _, k in ipairs { -3, -1, 0, 2, 9 } do
-        agree("triangles", 0, function(t) return t:triu(k), t:tril(k), t:transpose(2, 3):triu(k) end, signed({ 2, 4, 6 }, dtype))
+        agree("triangles", 0, function(t) return t:triu(k), t:tril(k), t:transpose(2, 3):triu(k) end,
+          signed({ 2, 4, 6 }, dtype))
       end
     end)
 
@@ -82,7 +83,10 @@ describe(device .. " picks and adds by ids as the CPU does", function()
 
   it("for tables of embeddings", function()
     for _, dtype in ipairs(FLOATING) do
-      for _, c in ipairs { { 10, 8, { 4, 5 } }, { 7, 3, { 0 } }, { 300, 5, { 2500 } }, { 20, 300, { 30 } }, { 5, 1, { 3000 } } } do
+      local cases = {
+        { 10, 8, { 4, 5 } }, { 7, 3, { 0 } }, { 300, 5, { 2500 } }, { 20, 300, { 30 } }, { 5, 1, { 3000 } },
+      }
+      for _, c in ipairs(cases) do
         for _, padding in ipairs { false, 2 } do
           local places = ids(c[1], c[3]):to(device)
           agree(text(c[3]) .. " of " .. c[1], 0, differentiated(function(w)
@@ -110,13 +114,17 @@ describe(device .. " pools as the CPU does", function()
           local size = type(w[1]) == "table" and w[1][1] or w[1]
           if size < 9 or dilation == 1 then
             agree("max", 0, differentiated(function(t)
-              return F.max_pool2d(t, w[1], { stride = o.stride, padding = o.padding, ceil_mode = o.ceil_mode, dilation = dilation })
+              return F.max_pool2d(t, w[1], {
+                stride = o.stride, padding = o.padding, ceil_mode = o.ceil_mode, dilation = dilation,
+              })
             end), gappy)
           end
         end
         for _, counted in ipairs { true, false } do
           agree("average", TOLERANCE[dtype], differentiated(function(t)
-            return F.avg_pool2d(t, w[1], { stride = o.stride, padding = o.padding, ceil_mode = o.ceil_mode, count_include_pad = counted })
+            return F.avg_pool2d(t, w[1], {
+              stride = o.stride, padding = o.padding, ceil_mode = o.ceil_mode, count_include_pad = counted,
+            })
           end), x)
         end
       end
@@ -140,12 +148,17 @@ describe(device .. " normalises as the CPU does", function()
         agree("layer_norm " .. text(shape), tolerance, differentiated(function(t, u, v)
           return F.layer_norm(t, { shape[2] }, { weight = u, bias = v })
         end), x, w, b)
-        agree("layer_norm " .. text(shape), tolerance, differentiated(function(t) return F.layer_norm(t, { shape[2] }) end), x)
+        agree("layer_norm " .. text(shape), tolerance, differentiated(function(t)
+          return F.layer_norm(t, { shape[2] })
+        end), x)
         agree("rms_norm " .. text(shape), tolerance, differentiated(function(t, u)
           return F.rms_norm(t, { shape[2] }, { weight = u })
         end), x, w)
       end
-      for _, c in ipairs { { { 2, 6, 5, 3 }, 3 }, { { 4, 8 }, 2 }, { { 3, 4, 40 }, 1 }, { { 2, 8, 1000 }, 2 }, { { 40, 4, 9 }, 2 } } do
+      local grouped = {
+        { { 2, 6, 5, 3 }, 3 }, { { 4, 8 }, 2 }, { { 3, 4, 40 }, 1 }, { { 2, 8, 1000 }, 2 }, { { 40, 4, 9 }, 2 },
+      }
+      for _, c in ipairs(grouped) do
         local channels = { c[1][2] }
         agree("group_norm " .. text(c[1]), tolerance, differentiated(function(t, u, v)
           return F.group_norm(t, c[2], { weight = u, bias = v })
@@ -155,7 +168,10 @@ describe(device .. " normalises as the CPU does", function()
 
     it("channels of " .. dtype, function()
       local low = dtype == "float16" or dtype == "bfloat16"
-      for _, shape in ipairs { { 2, 3 }, { 700, 40 }, { 2100, 3 }, { 2, 3, 4, 5 }, { 4, 3, 300 }, { 8, 2, 31, 33 }, { 3, 70, 11 } } do
+      local shapes = {
+        { 2, 3 }, { 700, 40 }, { 2100, 3 }, { 2, 3, 4, 5 }, { 4, 3, 300 }, { 8, 2, 31, 33 }, { 3, 70, 11 },
+      }
+      for _, shape in ipairs(shapes) do
         local channels = { shape[2] }
         for _, away in ipairs(low and { 0 } or { 0, 1000 }) do
           for _, training in ipairs { true, false } do
@@ -167,8 +183,8 @@ describe(device .. " normalises as the CPU does", function()
               return F.batch_norm(t, { running_mean = m, running_var = s, weight = u, bias = v, training = training })
             end), signed(shape, dtype) * 2 + away, signed(channels, dtype), signed(channels, dtype))
             agree("without weights", tolerance * (away > 0 and 20 or 1), differentiated(function(t)
-              local o = { training = training, running_mean = mean:to(t.device):clone(), running_var = var:to(t.device):clone() }
-              return F.batch_norm(t, o)
+              local m, s = mean:to(t.device):clone(), var:to(t.device):clone()
+              return F.batch_norm(t, { running_mean = m, running_var = s, training = training })
             end), signed(shape, dtype) * 2 + away)
             for i = 1, 2 do same(moved[1][i], moved[2][i], 1e-5, "running statistics") end
           end
