@@ -6,14 +6,20 @@
 
 static const int64_t BLOCKS_MAX = 512;
 
+// A sum of losses, of their weights, and the first line whose label is no class (GOOD: none).
+static const int64_t GOOD = INT64_MAX;
 struct partial {
   double loss, weight;
+  int64_t bad;
 };
 struct add_partials {
-  __device__ partial operator()(partial a, partial b) const { return {a.loss + b.loss, a.weight + b.weight}; }
+  __device__ partial operator()(partial a, partial b) const {
+    return {a.loss + b.loss, a.weight + b.weight, a.bad < b.bad ? a.bad : b.bad};
+  }
 };
 static __device__ inline partial gpu_shuffle_xor(partial v, int mask) {
-  return {gpu_shuffle_xor(v.loss, mask), gpu_shuffle_xor(v.weight, mask)};
+  return {gpu_shuffle_xor(v.loss, mask), gpu_shuffle_xor(v.weight, mask),
+          (int64_t)gpu_shuffle_xor((long long)v.bad, mask)};
 }
 
 // tl_class_loss_args and _grad_args as the device sees them; what is not there is NULL.
@@ -79,7 +85,7 @@ static __device__ inline void line_loss(const class_args<T> &a, int64_t line, in
       w = 0;
     } else if (label < 0 || label >= a.classes) {
       w = 0;
-      if (BY::first() == 0) gpu_report(a.fault, TL_CUDA_FAULT_LABEL, label, a.classes, line);
+      if (line < sum->bad) sum->bad = line;
     } else {
       loss = label_loss<BY>(a, a.x + base, label, shift, ls);
       w = a.weight_of(label);
@@ -94,6 +100,7 @@ static __device__ inline void line_loss(const class_args<T> &a, int64_t line, in
 template <typename T> static __device__ inline void store_result(const class_args<T> &a, partial sum) {
   typedef gpu_compute_t<T> C;
   double y = sum.loss;
+  if (sum.bad != GOOD) gpu_report(a.fault, TL_CUDA_FAULT_LABEL, a.labels[sum.bad], a.classes, sum.bad);
   if (a.mean) y = sum.weight == 0 ? 0 : y / sum.weight;
   a.total[0] = (C)sum.weight;
   if (!a.each) a.y[0] = gpu_store<T>((C)y);
@@ -101,18 +108,18 @@ template <typename T> static __device__ inline void store_result(const class_arg
 
 template <typename BY, typename T> static __global__ void class_loss_kernel(class_args<T> a) {
   const int64_t lines = a.outer * a.inner;
-  partial sum = {0, 0};
+  partial sum = {0, 0, GOOD};
   for (int64_t line = BY::line(); line < lines; line += BY::lines()) line_loss<BY>(a, line, lines, &sum);
-  sum = gpu_block_reduce(sum, add_partials(), partial{0, 0});
+  sum = gpu_block_reduce(sum, add_partials(), partial{0, 0, GOOD});
   if (threadIdx.x != 0) return;
   if (gridDim.x == 1) store_result(a, sum);
   else a.partials[blockIdx.x] = sum;
 }
 
 template <typename T> static __global__ void class_total_kernel(class_args<T> a, int blocks) {
-  partial sum = {0, 0};
+  partial sum = {0, 0, GOOD};
   for (int b = (int)threadIdx.x; b < blocks; b += (int)blockDim.x) sum = add_partials()(sum, a.partials[b]);
-  sum = gpu_block_reduce(sum, add_partials(), partial{0, 0});
+  sum = gpu_block_reduce(sum, add_partials(), partial{0, 0, GOOD});
   if (threadIdx.x == 0) store_result(a, sum);
 }
 
