@@ -49,7 +49,7 @@ describe("datasets", function()
 
   it("Subset takes positions from 1 or ids from 0", function()
     local ds = numbers(5)
-    local a, b = data.Subset(ds, { 5, 1 }), data.Subset(ds, tl.tensor({ 4, 0 }, { dtype = "int64" }))
+    local a, b = data.Subset(ds, { 5, 1 }), data.Subset(ds, tl.tensor({ 4, 0 }, { dtype = "int64", device = "cpu" }))
     for _, s in ipairs { a, b } do
       assert.equal(2, s:size())
       assert.equal(4, (s:get(1)):item())

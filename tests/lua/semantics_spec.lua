@@ -106,7 +106,7 @@ describe("optimizers", function()
     for i, g in ipairs(grads) do
       if i == 3 then
         tl.save(file, { opt = first:state_dict(), p = p:detach() })
-        local saved = tl.load(file)
+        local saved = tl.load(file, { device = tl.get_default_device() })
         second:load_state_dict(saved.opt)
         q.data = saved.p
       end
