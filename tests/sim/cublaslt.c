@@ -731,7 +731,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
   if (sim_call_fails("cublasLtMatmul")) return CUBLAS_STATUS_EXECUTION_FAILED;
   if (alpha == NULL || beta == NULL) return REFUSE(CUBLAS_STATUS_INVALID_VALUE, "alpha or beta is NULL");
   int device = -1;
-  if (cudaGetDevice(&device) != cudaSuccess || device != handle->device) {
+  if (cudaGetDevice(&device) != cudaSuccess) return CUBLAS_STATUS_EXECUTION_FAILED; /* on request */
+  if (device != handle->device) {
     sim_fault("wrong device", "cublasLtMatmul: a handle of device %d is used on device %d", handle->device, device);
     return CUBLAS_STATUS_INVALID_VALUE;
   }

@@ -89,7 +89,8 @@ cudnnStatus_t sim_cudnn_begin(cudnnHandle_t handle, const char *function) {
   if (sim_call_fails(function))
     return (cudnnStatus_t)sim_refuse(function, CUDNN_STATUS_EXECUTION_FAILED, "fails on request (TLUA_SIM_FAIL)");
   int device = -1;
-  if (cudaGetDevice(&device) == cudaSuccess && device == handle->device) return CUDNN_STATUS_SUCCESS;
+  if (cudaGetDevice(&device) != cudaSuccess) return CUDNN_STATUS_EXECUTION_FAILED; /* on request */
+  if (device == handle->device) return CUDNN_STATUS_SUCCESS;
   sim_fault("wrong device", "%s: a handle of device %d is used on device %d", function, handle->device, device);
   return CUDNN_STATUS_BAD_PARAM;
 }

@@ -16,22 +16,22 @@ typedef struct library {
   tl_cuda_caches caches;
 } library;
 
-static library *libraries[TL_CUDA_DEVICES];
-static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;
+static _Atomic(library *) libraries[TL_CUDA_DEVICES];
 static atomic_bool tf32;
 
 void tl_cuda_allow_tf32(bool allow) { atomic_store(&tf32, allow); }
 bool tl_cuda_tf32_allowed(void) { return atomic_load(&tf32); }
 
+/* This thread's device's; NULL without memory for it. */
 static library *here(void) {
-  const int index = tl_cuda_here()->index;
-  pthread_mutex_lock(&making);
-  library *l = libraries[index];
-  if (l == NULL && (l = calloc(1, sizeof *l)) != NULL) {
-    pthread_mutex_init(&l->lock, NULL);
-    libraries[index] = l;
-  }
-  pthread_mutex_unlock(&making);
+  _Atomic(library *) *place = &libraries[tl_cuda_here()->index];
+  library *l = atomic_load_explicit(place, memory_order_acquire), *mine;
+  if (l != NULL) return l;
+  if ((mine = calloc(1, sizeof *mine)) == NULL) return NULL;
+  pthread_mutex_init(&mine->lock, NULL);
+  if (atomic_compare_exchange_strong(place, &l, mine)) return mine;
+  pthread_mutex_destroy(&mine->lock); /* another thread was first */
+  free(mine);
   return l;
 }
 
@@ -118,7 +118,9 @@ static const char *dnn_remedy(cudnnStatus_t status) {
 
 tl_status tl_cuda_dnn_failed(cudnnStatus_t status, const char *op, const char *file, int line) {
   const int kind = (int)status / 1000 * 1000; /* statuses are numbered by category */
-  const int code = status == CUDNN_STATUS_ALLOC_FAILED       ? TL_ERR_MEMORY
+  const bool memory = status == CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED ||
+                      status == CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED;
+  const int code = memory                                    ? TL_ERR_MEMORY
                    : kind == (int)CUDNN_STATUS_NOT_SUPPORTED ? TL_ERR_UNSUPPORTED
                                                              : TL_ERR_DEVICE;
   return tl_fail(code, op, file, line, "cuDNN: %s%s", cudnnGetErrorString(status), dnn_remedy(status));
