@@ -20,6 +20,7 @@ enum {
 struct cublasLtContext {
   uint64_t mark;
   int device;
+  void *memory; /* of its device: making a handle allocates, which not every capture allows */
 };
 
 typedef struct layout {
@@ -81,7 +82,7 @@ const char *cublasLtGetStatusName(cublasStatus_t status) {
     NAME(NOT_SUPPORTED);
     NAME(LICENSE_ERROR);
 #undef NAME
-    default: return "CUBLAS_STATUS_UNKNOWN";
+    default: return "unrecognized status";
   }
 }
 
@@ -90,14 +91,14 @@ const char *cublasLtGetStatusString(cublasStatus_t status) {
     case CUBLAS_STATUS_SUCCESS: return "success";
     case CUBLAS_STATUS_NOT_INITIALIZED: return "the library was not initialized";
     case CUBLAS_STATUS_ALLOC_FAILED: return "the resource allocation failed";
-    case CUBLAS_STATUS_INVALID_VALUE: return "an invalid value was used";
-    case CUBLAS_STATUS_ARCH_MISMATCH: return "an absent device architectural feature is required";
+    case CUBLAS_STATUS_INVALID_VALUE: return "an unsupported value or parameter was passed to the function";
+    case CUBLAS_STATUS_ARCH_MISMATCH: return "the function requires an architectural feature absent from the device";
     case CUBLAS_STATUS_MAPPING_ERROR: return "an access to GPU memory space failed";
     case CUBLAS_STATUS_EXECUTION_FAILED: return "the function failed to launch on the GPU";
     case CUBLAS_STATUS_INTERNAL_ERROR: return "an internal operation failed";
-    case CUBLAS_STATUS_NOT_SUPPORTED: return "the functionality is not supported";
-    case CUBLAS_STATUS_LICENSE_ERROR: return "the functionality requires a license";
-    default: return "unknown cublasStatus_t value";
+    case CUBLAS_STATUS_NOT_SUPPORTED: return "the requested functionality is not supported";
+    case CUBLAS_STATUS_LICENSE_ERROR: return "the license check failed";
+    default: return "unrecognized status";
   }
 }
 
@@ -106,13 +107,16 @@ cublasStatus_t cublasLtCreate(cublasLtHandle_t *handle) {
   if (sim_call_fails("cublasLtCreate")) return CUBLAS_STATUS_NOT_INITIALIZED;
   *handle = sim_object_create(MARK_HANDLE, sizeof(struct cublasLtContext));
   if (*handle == NULL) return CUBLAS_STATUS_ALLOC_FAILED;
-  if (cudaGetDevice(&(*handle)->device) == cudaSuccess) return CUBLAS_STATUS_SUCCESS;
+  if (cudaGetDevice(&(*handle)->device) == cudaSuccess && cudaMalloc(&(*handle)->memory, 1024) == cudaSuccess)
+    return CUBLAS_STATUS_SUCCESS;
   sim_object_destroy(*handle);
-  return CUBLAS_STATUS_NOT_INITIALIZED;
+  *handle = NULL;
+  return REFUSE(CUBLAS_STATUS_NOT_INITIALIZED, "no device memory for the handle, or none now (capture)");
 }
 
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
-  if (!sim_object_is(handle, MARK_HANDLE)) return REFUSE(CUBLAS_STATUS_NOT_INITIALIZED, "not a live handle");
+  if (!sim_object_is(handle, MARK_HANDLE)) return REFUSE(CUBLAS_STATUS_INVALID_VALUE, "not a live handle");
+  cudaFree(handle->memory);
   sim_object_destroy(handle);
   return CUBLAS_STATUS_SUCCESS;
 }
@@ -203,6 +207,7 @@ static cublasStatus_t get_attribute(const char *function, const void *object, ui
 }
 
 static cublasStatus_t destroy(const char *function, void *object, uint64_t mark) {
+  if (object == NULL) return CUBLAS_STATUS_SUCCESS;
   if (!sim_object_is(object, mark)) return sim_refuse(function, CUBLAS_STATUS_INVALID_VALUE, "not a live descriptor");
   sim_object_destroy(object);
   return CUBLAS_STATUS_SUCCESS;

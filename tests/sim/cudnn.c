@@ -59,13 +59,17 @@ cudnnStatus_t cudnnCreate(cudnnHandle_t *handle) {
   if (sim_call_fails("cudnnCreate")) return CUDNN_STATUS_NOT_INITIALIZED;
   *handle = sim_object_create(SIM_CUDNN_HANDLE, sizeof **handle);
   if (*handle == NULL) return CUDNN_STATUS_ALLOC_FAILED;
-  if (cudaGetDevice(&(*handle)->device) == cudaSuccess) return CUDNN_STATUS_SUCCESS;
+  if (cudaGetDevice(&(*handle)->device) == cudaSuccess && cudaMalloc(&(*handle)->memory, 1024) == cudaSuccess)
+    return CUDNN_STATUS_SUCCESS;
   sim_object_destroy(*handle);
-  return CUDNN_STATUS_NOT_INITIALIZED;
+  *handle = NULL;
+  return REFUSE(CUDNN_STATUS_NOT_INITIALIZED, "no device memory for the handle, or none now (capture)");
 }
 
 cudnnStatus_t cudnnDestroy(cudnnHandle_t handle) {
+  if (handle == NULL) return CUDNN_STATUS_SUCCESS;
   if (!sim_object_is(handle, SIM_CUDNN_HANDLE)) return REFUSE(CUDNN_STATUS_BAD_PARAM, "not a live handle");
+  cudaFree(handle->memory);
   sim_object_destroy(handle);
   return CUDNN_STATUS_SUCCESS;
 }
@@ -163,6 +167,7 @@ static cudnnStatus_t create(void *place, uint64_t mark, size_t bytes, const char
 }
 
 static cudnnStatus_t destroy(void *object, uint64_t mark, const char *function) {
+  if (object == NULL) return CUDNN_STATUS_SUCCESS;
   if (!sim_object_is(object, mark))
     return (cudnnStatus_t)sim_refuse(function, CUDNN_STATUS_BAD_PARAM, "not a live descriptor of this kind");
   sim_object_destroy(object);
@@ -184,7 +189,7 @@ cudnnStatus_t cudnnSetTensorNdDescriptor(cudnnTensorDescriptor_t t, cudnnDataTyp
   if (sim_cudnn_type(type) == SIM_NO_TYPE) return REFUSE(CUDNN_STATUS_NOT_SUPPORTED, "type %d is not modelled", type);
   int64_t last = 0;
   for (int d = 0; d < nd; d++) {
-    if (dim[d] <= 0 || stride[d] <= 0)
+    if (dim[d] <= 0 || (stride[d] <= 0 && dim[d] > 1))
       return REFUSE(CUDNN_STATUS_BAD_PARAM, "dim %d is %d long with stride %d", d, dim[d], stride[d]);
     last += (int64_t)(dim[d] - 1) * stride[d];
   }

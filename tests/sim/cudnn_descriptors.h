@@ -17,6 +17,7 @@ enum {
 struct cudnnContext {
   uint64_t mark;
   int device;
+  void *memory; /* of its device: making a handle allocates, which not every capture allows */
   cudaStream_t stream;
 };
 

@@ -124,11 +124,11 @@ ncclResult_t ncclGetVersion(int *version) {
 const char *ncclGetErrorString(ncclResult_t result) {
   switch (result) {
     case ncclSuccess: return "no error";
-    case ncclUnhandledCudaError: return "unhandled cuda error";
-    case ncclSystemError: return "unhandled system error";
-    case ncclInternalError: return "internal error";
-    case ncclInvalidArgument: return "invalid argument";
-    case ncclInvalidUsage: return "invalid usage";
+    case ncclUnhandledCudaError: return "unhandled cuda error (run with NCCL_DEBUG=INFO for details)";
+    case ncclSystemError: return "unhandled system error (run with NCCL_DEBUG=INFO for details)";
+    case ncclInternalError: return "internal error - please report this issue to the NCCL developers";
+    case ncclInvalidArgument: return "invalid argument (run with NCCL_DEBUG=WARN for details)";
+    case ncclInvalidUsage: return "invalid usage (run with NCCL_DEBUG=WARN for details)";
     case ncclRemoteError: return "remote process exited or there was a network error";
     case ncclInProgress: return "NCCL operation in progress";
     default: return "unknown result code";
@@ -372,8 +372,8 @@ static void drain(ncclComm_t c) {
 }
 
 ncclResult_t ncclCommFinalize(ncclComm_t c) {
-  ncclResult_t r = check_comm(c, __func__);
-  if (r == ncclSuccess) drain(c);
+  ncclResult_t r = c == NULL ? ncclSuccess : check_comm(c, __func__);
+  if (r == ncclSuccess && c != NULL) drain(c);
   return r;
 }
 

@@ -484,10 +484,11 @@ SIM_CLEAN(cudnn_refuses_bad_descriptors) {
   DNN(cudnnCreateTensorDescriptor(&t));
   DNN(cudnnCreateFilterDescriptor(&f));
   DNN(cudnnCreateConvolutionDescriptor(&c));
-  int three[3] = {1, 2, 3}, ones[4] = {1, 1, 1, 1}, none[4] = {1, 0, 1, 1};
+  int three[3] = {1, 2, 3}, ones[4] = {1, 1, 1, 1}, none[4] = {1, 0, 1, 1}, twos[4] = {2, 2, 2, 2};
   DNN_REFUSES(NOT_SUPPORTED, cudnnSetTensorNdDescriptor(t, CUDNN_DATA_FLOAT, 3, three, three));
   DNN_REFUSES(BAD_PARAM, cudnnSetTensorNdDescriptor(t, CUDNN_DATA_FLOAT, 4, none, ones));
-  DNN_REFUSES(BAD_PARAM, cudnnSetTensorNdDescriptor(t, CUDNN_DATA_FLOAT, 4, ones, none));
+  DNN(cudnnSetTensorNdDescriptor(t, CUDNN_DATA_FLOAT, 4, ones, none));
+  DNN_REFUSES(BAD_PARAM, cudnnSetTensorNdDescriptor(t, CUDNN_DATA_FLOAT, 4, twos, none));
   DNN_REFUSES(NOT_SUPPORTED, cudnnSetTensor4dDescriptor(t, CUDNN_TENSOR_NCHW, CUDNN_DATA_FLOAT, 65536, 65536, 1, 1));
   DNN_REFUSES(NOT_SUPPORTED, cudnnSetTensor4dDescriptor(t, CUDNN_TENSOR_NCHW, CUDNN_DATA_INT32, 1, 1, 1, 1));
   DNN_REFUSES(BAD_PARAM, cudnnSetFilterNdDescriptor(f, CUDNN_DATA_FLOAT, CUDNN_TENSOR_NCHW, 4, none));
@@ -496,6 +497,8 @@ SIM_CLEAN(cudnn_refuses_bad_descriptors) {
   DNN_REFUSES(BAD_PARAM, cudnnSetConvolutionGroupCount(c, 0));
   DNN(cudnnDestroyTensorDescriptor(t));
   DNN_REFUSES(BAD_PARAM, cudnnDestroyTensorDescriptor(t));
+  DNN(cudnnDestroyTensorDescriptor(NULL));
+  DNN(cudnnDestroy(NULL));
   DNN_REFUSES(BAD_PARAM, cudnnSetTensor4dDescriptor(t, CUDNN_TENSOR_NCHW, CUDNN_DATA_FLOAT, 1, 1, 1, 1));
 }
 
@@ -516,4 +519,21 @@ SIM_FAULT_WITH(cudnn_handle_of_another_device, "wrong device", "handle of device
   call c = make_call(problems[0]);
   SIM_OK(cudaSetDevice(1));
   forward(&c, CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM, NULL, 0);
+}
+
+/* A handle that is made while a stream is captured in the global mode spoils the capture. */
+SIM_CLEAN(cudnn_handles_are_not_made_in_a_capture) {
+  cudaStream_t s;
+  cudaGraph_t graph;
+  cudnnHandle_t handle;
+  SIM_OK(cudaStreamCreate(&s));
+  SIM_OK(cudaStreamBeginCapture(s, cudaStreamCaptureModeGlobal));
+  DNN_REFUSES(NOT_INITIALIZED, cudnnCreate(&handle));
+  SIM_EXPECT(cudaStreamEndCapture(s, &graph) == cudaErrorStreamCaptureInvalidated);
+  enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  SIM_OK(cudaStreamBeginCapture(s, cudaStreamCaptureModeGlobal));
+  SIM_OK(cudaThreadExchangeStreamCaptureMode(&mode));
+  DNN(cudnnCreate(&handle));
+  SIM_OK(cudaThreadExchangeStreamCaptureMode(&mode));
+  SIM_OK(cudaStreamEndCapture(s, &graph));
 }
