@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "library.h"
+#include "runtime.h"
 
 enum {
   MARK_HANDLE = 0x4c54484e,
@@ -422,6 +423,9 @@ static cublasStatus_t check_epilogue(const problem *p) {
   if (d->epilogue == CUBLASLT_EPILOGUE_DEFAULT) return CUBLAS_STATUS_SUCCESS;
   if (p->out.type == SIM_F64 && (d->epilogue & ~(uint32_t)(HAS_BIAS | HAS_RELU | HAS_GELU)) != 0)
     return REFUSE(CUBLAS_STATUS_NOT_SUPPORTED, "float64 has no epilogue %u", d->epilogue);
+  bool operand_bgrad = d->epilogue == CUBLASLT_EPILOGUE_BGRADA || d->epilogue == CUBLASLT_EPILOGUE_BGRADB;
+  if (operand_bgrad && sim_setting("TLUA_SIM_SEED", 0) % 2 != 0) /* which devices have it is not documented */
+    return REFUSE(CUBLAS_STATUS_NOT_SUPPORTED, "this device has no BGRADA and BGRADB (TLUA_SIM_SEED is odd)");
   if (p->out.l->order != CUBLASLT_ORDER_COL)
     return REFUSE(CUBLAS_STATUS_NOT_SUPPORTED, "epilogues are modelled for column-major D only");
   if (epilogue_uses_bias_pointer(d->epilogue)) {

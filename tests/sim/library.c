@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "library.h"
+#include "runtime.h"
 
 /* ---- numbers ---- */
 
@@ -216,8 +217,7 @@ bool sim_ranges_overlap(const sim_ranges *r, const char *function) {
 /* ---- seeds ---- */
 
 uint64_t sim_library_seed(uint64_t salt) {
-  const char *text = getenv("TLUA_SIM_SEED");
-  uint64_t x = (text == NULL ? 0 : strtoull(text, NULL, 0)) * 0x9e3779b97f4a7c15u + salt + 1;
+  uint64_t x = (uint64_t)sim_setting("TLUA_SIM_SEED", 0) * 0x9e3779b97f4a7c15u + salt + 1;
   x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u; /* splitmix64 */
   x = (x ^ x >> 27) * 0x94d049bb133111ebu;
   return x ^ x >> 31;
@@ -272,8 +272,7 @@ int sim_refuse(const char *function, int status, const char *format, ...) {
   va_start(args, format);
   vsnprintf(refusal + used, sizeof refusal - (size_t)used, format, args);
   va_end(args);
-  const char *log = getenv("TLUA_SIM_LOG");
-  if (log != NULL && strcmp(log, "1") == 0) fprintf(stderr, "tlua-sim: status %d: %s\n", status, refusal);
+  if (sim_setting("TLUA_SIM_LOG", 0) != 0) fprintf(stderr, "tlua-sim: status %d: %s\n", status, refusal);
   return status;
 }
 

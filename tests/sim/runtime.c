@@ -4,7 +4,9 @@
  * TLUA_SIM_DRIVER=old  every call fails with cudaErrorInsufficientDriver
  * TLUA_SIM_FAIL=k      the k-th call that can fail does; FUNCTION:k counts that function's calls only
  * TLUA_SIM_LOG=1       errors are explained on stderr
- * TLUA_SIM_LEAKS=1     what was not freed or destroyed is reported at exit, which is then with code 66 */
+ * TLUA_SIM_LEAKS=1     what was not freed or destroyed is reported at exit, which is then with code 66
+ * TLUA_SIM_SEED=n      orders that are left open: of threads and streams, of the algorithms that libraries offer
+ * TLUA_SIM_NCCL_TIMEOUT=s  seconds after which a rank that others wait for is missed (60) */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdarg.h>

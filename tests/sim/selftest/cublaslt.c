@@ -207,7 +207,7 @@ SIM_CLEAN(cublaslt_batches) {
   }
 }
 
-SIM_CLEAN(cublaslt_epilogues) {
+SIM_CLEAN_WITH(cublaslt_epilogues, "TLUA_SIM_SEED=6") {
   static const uint32_t epilogues[] = {
       CUBLASLT_EPILOGUE_BIAS, CUBLASLT_EPILOGUE_RELU_BIAS, CUBLASLT_EPILOGUE_GELU_BIAS, CUBLASLT_EPILOGUE_RELU,
       CUBLASLT_EPILOGUE_GELU, CUBLASLT_EPILOGUE_BGRADA,    CUBLASLT_EPILOGUE_BGRADB};
@@ -220,6 +220,17 @@ SIM_CLEAN(cublaslt_epilogues) {
       p.transa = e & 1, p.transb = e & 2;
       check(&p);
     }
+}
+
+SIM_CLEAN_WITH(cublaslt_epilogues_that_a_device_lacks, "TLUA_SIM_SEED=7") {
+  problem p = plain(F32, 20, 12, 40);
+  p.epilogue = CUBLASLT_EPILOGUE_BGRADB;
+  setting s = set_up(&p);
+  cublasLtMatmulHeuristicResult_t found[8];
+  int count = 1;
+  LT_REFUSES(NOT_SUPPORTED,
+             cublasLtMatmulAlgoGetHeuristic(s.handle, s.desc, s.a, s.b, s.c, s.c, s.preference, 8, found, &count));
+  SIM_EXPECT(count == 0);
 }
 
 SIM_CLEAN(cublaslt_tf32_keeps_10_bits) {
