@@ -123,6 +123,10 @@ static cudaError_t working(struct CUstream_st *stream, const char *what) {
   return sim_error(cudaErrorStreamCaptureInvalidated, "%s: the capture has failed before", what);
 }
 
+bool sim_capture_works(const struct CUstream_st *stream) {
+  return stream->capture == NULL || !stream->capture->invalid;
+}
+
 cudaError_t sim_capture_work(struct CUstream_st *stream, const sim_work *work) {
   cudaError_t e = working(stream, work->name);
   if (e != cudaSuccess) return e;

@@ -18,6 +18,7 @@ typedef struct allocation {
   char *base;
   size_t bytes;
   bool freeing; /* cudaFreeAsync was called */
+  bool managed; /* block.c */
   sim_history *history;
 } allocation;
 
@@ -127,8 +128,7 @@ static cudaError_t allocate(void **out, size_t bytes, const char *function) {
     a->extent = extent < sim_device_memory() ? extent : sim_device_memory();
   }
   sim_open_also(1u << (a - arenas));
-  memset(p, POISON_NEW, bytes);
-  memset(p + bytes, GUARD_BYTE, room - bytes);
+  sim_poison_new(p, bytes, room);
   if (sim_memory_allocated != NULL) sim_memory_allocated(p, bytes);
   *out = p;
   return cudaSuccess;
@@ -145,25 +145,44 @@ static allocation *live(const void *p, arena **where, int *at) {
   return &a->list[i];
 }
 
-static void check_guard(const allocation *m) {
-  for (char *p = m->base + m->bytes; p < end_of(m); p++)
-    if (*(unsigned char *)p != GUARD_BYTE) {
-      sim_fault("out-of-bounds", "somebody wrote %td bytes behind the end of the %zu bytes at %p of device %d",
-                p - m->base - (ptrdiff_t)m->bytes, m->bytes, (void *)m->base, sim_device_of(m->base));
+void sim_poison_new(char *p, size_t bytes, size_t room) {
+  memset(p, POISON_NEW, bytes);
+  memset(p + bytes, GUARD_BYTE, room - bytes);
+}
+
+void sim_poison_freed(char *p, size_t room) {
+  for (size_t i = 0; i + 1 < room; i += 2) memcpy(p + i, &POISON_FREED, 2);
+}
+
+void sim_check_guard(const char *p, size_t bytes, size_t room, int device) {
+  for (size_t i = bytes; i < room; i++)
+    if ((unsigned char)p[i] != GUARD_BYTE) {
+      sim_fault("out-of-bounds", "somebody wrote %zu bytes behind the end of the %zu bytes at %p of device %d",
+                i - bytes, bytes, (const void *)p, device);
       return;
     }
+}
+
+static void check_guard(const allocation *m) {
+  sim_check_guard(m->base, m->bytes, rounded(m->bytes) + GUARD, sim_device_of(m->base));
 }
 
 static void release(arena *a, int at) {
   allocation m = a->list[at];
   sim_open_also(1u << (a - arenas));
   check_guard(&m);
-  uint16_t *word = (uint16_t *)(void *)m.base;
-  for (size_t i = 0; i < rounded(m.bytes) / 2; i++) word[i] = POISON_FREED;
+  if (m.managed) sim_drop_blocks(m.base, m.bytes);
+  sim_poison_freed(m.base, rounded(m.bytes));
   if (sim_memory_freed != NULL) sim_memory_freed(m.base, m.bytes);
   sim_history_free(m.history);
   a->used -= rounded(m.bytes) + GUARD;
   removed(a->list, &a->count, at);
+}
+
+int sim_manage(const void *p) {
+  allocation *m = live(p, NULL, NULL);
+  if (m != NULL) m->managed = true;
+  return m != NULL;
 }
 
 int sim_device_of(const void *p) {
@@ -206,6 +225,17 @@ static bool freed_in_another_stream(const char *p) {
   return false;
 }
 
+/* The allocation or, for what runs now, the block around an address. */
+static bool memory_around(const char *p, const void **base, size_t *bytes) {
+  const allocation *m = live(p, NULL, NULL);
+  const sim_item *item = sim_running();
+  if (m == NULL) return false;
+  if (m->managed && item != NULL && item->work.lifetime == SIM_USES) return sim_block_of(p, base, bytes, NULL) != 0;
+  *base = m->base;
+  *bytes = m->bytes;
+  return true;
+}
+
 cudaError_t sim_check_ranges(const char *name, int ranges, const sim_range *range) {
   for (int i = 0; i < ranges; i++) {
     const char *p = range[i].base;
@@ -216,16 +246,15 @@ cudaError_t sim_check_ranges(const char *name, int ranges, const sim_range *rang
       if (sim_pinned_of(p, &base, &bytes) && p + range[i].bytes <= (const char *)base + bytes) continue;
       sim_fault("not-device", "%s: %zu bytes at %p are neither device memory nor pinned", name, range[i].bytes,
                 (const void *)p);
-    } else if (!sim_allocation_of(p, &base, &bytes)) {
-      if (freed_in_another_stream(p)) {
+    } else if (!memory_around(p, &base, &bytes)) {
+      if (freed_in_another_stream(p))
         sim_fault("stream-race",
                   "%s uses what cudaFreeAsync of another stream frees: nothing orders the two "
                   "(cudaStreamWaitEvent)",
                   name);
-        return cudaErrorIllegalAddress;
-      }
-      sim_fault("use-after-free", "%s: nothing is allocated at %p of device %d", name, (const void *)p,
-                sim_device_of(p));
+      else
+        sim_fault("use-after-free", "%s: nothing is allocated at %p of device %d", name, (const void *)p,
+                  sim_device_of(p));
     } else if (p + range[i].bytes > (const char *)base + bytes) {
       sim_fault("out-of-bounds", "%s: %zu bytes at %p reach over the end of the %zu bytes at %p of device %d", name,
                 range[i].bytes, (const void *)p, bytes, base, sim_device_of(p));
@@ -242,11 +271,14 @@ void sim_touch_ranges(const sim_item *item) {
     const sim_range *r = &item->work.range[i];
     if (r->bytes == 0) continue;
     allocation *m = live(r->base, NULL, NULL);
-    bool of_device = m != NULL;
+    bool shadowed = m != NULL && sim_memory_touched != NULL && item->work.lifetime != SIM_BEGINS;
     if (m == NULL) m = &pinned[find(pinned, pinned_count, r->base)];
-    size_t from = (size_t)((const char *)r->base - m->base);
-    sim_touch(&m->history, item, from, from + r->bytes, r->writes != 0);
-    if (of_device && sim_memory_touched != NULL) sim_memory_touched(r->base, r->bytes, r->writes);
+    sim_history **history = &m->history;
+    const void *base = m->base;
+    bool known = !m->managed || sim_block_of(r->base, &base, NULL, &history);
+    size_t from = (size_t)((const char *)r->base - (const char *)base);
+    if (known) sim_touch(history, item, from, from + r->bytes, r->writes != 0);
+    if (shadowed) sim_memory_touched(r->base, r->bytes, r->writes);
   }
 }
 
@@ -314,7 +346,8 @@ static cudaError_t allocate_async(void **p, size_t bytes, cudaStream_t handle) {
                                 .device = s->device,
                                 .run = run_nothing,
                                 .ranges = 1,
-                                .range = &(sim_range){*p, bytes, 1}},
+                                .range = &(sim_range){*p, bytes, 1},
+                                .lifetime = SIM_BEGINS},
                     NULL);
 }
 

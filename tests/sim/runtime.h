@@ -58,6 +58,7 @@ typedef struct sim_work {
   sim_range *range; /* own copy: memory it touches, of devices or pinned */
   double seconds;   /* simulated */
   int lane;
+  enum { SIM_USES, SIM_BEGINS, SIM_ENDS } lifetime; /* of the memory in its ranges: BEGINS is no access */
 } sim_work;
 
 /* sim_work with copies of what it points at, and their release. */
@@ -157,6 +158,7 @@ cudaError_t sim_refuse_captured_event(struct CUevent_st *event, const char *func
 cudaError_t sim_refuse_unsafe(const char *function);
 /* Work on a legacy stream while a blocking stream of its device is captured. */
 cudaError_t sim_refuse_implicit(int device, const char *function);
+bool sim_capture_works(const struct CUstream_st *stream); /* not captured, or the capture has not failed */
 cudaError_t sim_capture_work(struct CUstream_st *stream, const sim_work *work);
 cudaError_t sim_capture_record(struct CUstream_st *stream, struct CUevent_st *event);
 cudaError_t sim_capture_wait(struct CUstream_st *stream, struct CUevent_st *event);
@@ -173,6 +175,18 @@ int sim_pinned_of(const void *p, const void **base, size_t *bytes);
 cudaError_t sim_check_ranges(const char *name, int ranges, const sim_range *range);
 /* Who touched them last? An item is about to run. */
 void sim_touch_ranges(const sim_item *item);
+/* Fills what was allocated and guards the rest of its room; looks at the guard; fills what was freed. */
+void sim_poison_new(char *p, size_t bytes, size_t room);
+void sim_check_guard(const char *p, size_t bytes, size_t room, int device);
+void sim_poison_freed(char *p, size_t room);
+/* From now on an allocation's memory is used in blocks only. Returns whether there is one. */
+int sim_manage(const void *p);
+
+/* ---- blocks of an allocation: block.c ---- */
+
+/* The block around an address, as of what runs now. */
+int sim_block_of(const void *p, const void **base, size_t *bytes, sim_history ***history);
+void sim_drop_blocks(const char *from, size_t bytes);
 int sim_report_memory(void);
 
 /* ---- page protection: protect.c ---- */

@@ -485,7 +485,6 @@ void sim_memory_freed(const void *base, size_t bytes) {
 }
 
 void sim_block_changed(void *base, size_t room, size_t bytes) {
-  if (bytes == 0) sim_memory_touched(base, room, 1);
   each_cell(base, room, [](cell *c) { *c = cell{FREED, 0}; });
   each_cell(base, bytes, [](cell *c) { *c = cell{FRESH, 0}; });
   each_cell(static_cast<char *>(base) + bytes, bytes == 0 ? 0 : room - bytes, [](cell *c) { *c = cell{NOTHING, 0}; });
