@@ -18,7 +18,7 @@ for ((k = 1; k < 20000; k += k < 40 ? 1 : k < 200 ? 7 : 41)); do
     cat "$work/out" "$work/err"
     exit 1
   fi
-  grep -q "on request" "$work/err" || break
+  grep -q "is the one to fail" "$work/err" || break
   tried=$((tried + 1))
 done
 echo "$tried calls failed in turn, of $k"

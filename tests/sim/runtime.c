@@ -115,6 +115,7 @@ int sim_call_fails(const char *function) {
   bool counts = fail_at > 0 && (fail_function[0] == 0 || strcmp(fail_function, function) == 0);
   bool fails = counts && ++calls == fail_at;
   sim_unlock();
+  if (fails && log_errors) fprintf(stderr, "tlua-sim: %s is the one to fail on request\n", function);
   return fails;
 }
 
