@@ -278,7 +278,7 @@ void sim_touch_ranges(const sim_item *item) {
     bool known = !m->managed || sim_block_of(r->base, &base, NULL, &history);
     size_t from = (size_t)((const char *)r->base - (const char *)base);
     if (known) sim_touch(history, item, from, from + r->bytes, r->writes != 0);
-    if (shadowed) sim_memory_touched(r->base, r->bytes, r->writes);
+    if (shadowed) sim_memory_touched(r->base, r->bytes, item->work.lifetime == SIM_ENDS ? 2 : r->writes);
   }
 }
 

@@ -87,7 +87,7 @@ void sim_memory_freed(const void *base, size_t bytes) __attribute__((weak));
 /* Of a block that the plug-in's allocator cut from an allocation, the first `bytes` are in use from now on, the rest of
  * its `room` is not. */
 void sim_block_changed(void *base, size_t room, size_t bytes) __attribute__((weak));
-/* A copy, a fill or a library call touches device memory, when it runs. */
+/* A copy, a fill or a library call touches device memory, when it runs; writes = 2: the memory's life ends. */
 void sim_memory_touched(const void *base, size_t bytes, int writes) __attribute__((weak));
 /* A library's loop reads just these bytes: were they ever written? (A range may have gaps.) */
 void sim_memory_read(const void *base, size_t bytes) __attribute__((weak));

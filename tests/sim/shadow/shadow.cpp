@@ -20,18 +20,20 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <map>
+
 #include "device.h"
 
 struct cell {
-  uint32_t write; /* FREED ..., or an event */
+  uint32_t write; /* UNWRITTEN ..., or an event */
   uint32_t read;  /* an event, with flags; 0: not read since the write */
 };
 
 enum : uint32_t {
-  NOTHING = 0, /* never allocated */
+  UNWRITTEN = 0, /* not written since it was allocated, if it is: `live` knows */
   FREED = 1,
-  FRESH = 2, /* allocated and not written */
-  OLD = 3,   /* written, before the events were numbered anew */
+  NOTHING = 2, /* not allocated */
+  OLD = 3,     /* written, before the events were numbered anew */
   FIRST = 16,
   MOST = 0x3f000000,
   ID = 0x3fffffff,
@@ -53,7 +55,7 @@ struct stretch {
   const char *name;
 };
 
-enum : size_t { CHUNK = (size_t)1 << 32, STRETCHES = 2048, EVENTS = MOST, TLS_MOST = 16 << 20 };
+enum : size_t { CHUNK = (size_t)1 << 32, STRETCHES = 2048, EVENTS = MOST, TLS_MOST = 16 << 20, LARGE = 64 << 10 };
 enum { WARP = 32, MAX_THREADS = 1024, CACHE = 16 };
 
 static cell *chunks[1 << 15]; /* by bits 32..46 of an address */
@@ -114,29 +116,39 @@ static const char *source_of(const void *pc, char *text, size_t bytes) {
   return text;
 }
 
-/* The nearest allocation below. */
-struct range {
+/* What is allocated: size by address. Large ranges that were freed lately: their cells are given back instead of marked. */
+static std::map<const char *, size_t> live;
+static struct {
   const char *base;
   size_t bytes;
-};
-static range *ranges;
-static size_t range_count, range_room;
+} freed[256];
+static unsigned freed_count;
 
-static const range *below(const char *p) {
-  const range *best = nullptr;
-  for (size_t i = 0; i < range_count; i++)
-    if (ranges[i].base <= p && (best == nullptr || ranges[i].base > best->base)) best = &ranges[i];
-  return best;
+/* The nearest allocation at or below. */
+static std::map<const char *, size_t>::const_iterator below(const char *p) {
+  auto next = live.upper_bound(p);
+  return next == live.begin() ? live.end() : --next;
+}
+
+static bool is_live(const char *p) {
+  auto near = below(p);
+  return near != live.end() && p < near->first + near->second;
+}
+
+static bool was_freed(const char *p) {
+  for (auto &f : freed)
+    if (p >= f.base && p < f.base + f.bytes) return true;
+  return false;
 }
 
 static const char *place_of(const char *p, char *text, size_t bytes) {
-  const range *near = below(p);
+  auto near = below(p);
   if (p - tls_start >= 0 && (size_t)(p - tls_start) < tls_bytes) snprintf(text, bytes, "static shared memory");
   else if (p >= dynamic_start && p < dynamic_start + dynamic_bytes)
     snprintf(text, bytes, "byte %td of the %zu of dynamic shared memory", p - dynamic_start, dynamic_bytes);
-  else if (near != nullptr && (size_t)(p - near->base) < near->bytes)
-    snprintf(text, bytes, "byte %td of the %zu at %p", p - near->base, near->bytes,
-             static_cast<const void *>(near->base));
+  else if (is_live(p))
+    snprintf(text, bytes, "byte %td of the %zu at %p", p - near->first, near->second,
+             static_cast<const void *>(near->first));
   else snprintf(text, bytes, "address %p", static_cast<const void *>(p));
   return text;
 }
@@ -230,18 +242,20 @@ static void check(cell *c, const attempt *a, uint32_t id, bool shared) {
   if (shared) {
     if (w < first && reads) say("uninitialised", a, "no thread of the block has written it");
   } else {
-    if (w == NOTHING || w == FREED) {
+    if (w == NOTHING || w == FREED || (w == UNWRITTEN && !is_live(a->address))) {
+      bool gone = w == FREED || (w == UNWRITTEN && was_freed(a->address));
       char more[160];
-      const range *near = w == NOTHING ? below(a->address) : nullptr;
-      if (w == FREED) snprintf(more, sizeof more, "it was freed");
-      else if (near == nullptr) snprintf(more, sizeof more, "nothing is allocated there");
+      auto near = below(a->address);
+      if (gone) snprintf(more, sizeof more, "it was freed");
+      else if (near == live.end()) snprintf(more, sizeof more, "nothing is allocated there");
       else
         snprintf(more, sizeof more, "%td bytes behind the end of the %zu at %p",
-                 a->address - near->base - (ptrdiff_t)near->bytes, near->bytes, static_cast<const void *>(near->base));
-      say(w == FREED ? "use-after-free" : "out-of-bounds", a, more);
+                 a->address - near->first - (ptrdiff_t)near->second, near->second,
+                 static_cast<const void *>(near->first));
+      say(gone ? "use-after-free" : "out-of-bounds", a, more);
       return;
     }
-    if (w == FRESH && reads) say("uninitialised", a, "nothing has written it since it was allocated");
+    if (w == UNWRITTEN && reads) say("uninitialised", a, "nothing has written it since it was allocated");
     for (int i = 0; i < 2; i++) {
       uint32_t before = i == 0 ? w : r;
       if (before < FIRST || before < floor_event || before >= grid_first || (i == 1 && !a->writes)) continue;
@@ -370,15 +384,42 @@ static int find_image(struct dl_phdr_info *info, size_t, void *) {
   return 1;
 }
 
+/* The cells of a range, chunk by chunk. */
+template <typename F> static void each_run(const void *base, size_t bytes, F change) {
+  uintptr_t at = reinterpret_cast<uintptr_t>(base), end = at + bytes;
+  while (at < end) {
+    size_t n = CHUNK - at % CHUNK < end - at ? CHUNK - at % CHUNK : end - at;
+    cell *&chunk = chunks[at / CHUNK % (sizeof chunks / sizeof *chunks)];
+    if (chunk == nullptr) chunk = map_cells(CHUNK);
+    change(chunk + at % CHUNK, n);
+    at += n;
+  }
+}
+
+static void set_cells(const void *base, size_t bytes, cell value) {
+  each_run(base, bytes, [value](cell *c, size_t n) {
+    for (size_t i = 0; i < n; i++) c[i] = value;
+  });
+}
+
+/* Whole pages of cells go back to the system, which gives zeros again. */
+static void clear_cells(const void *base, size_t bytes) {
+  each_run(base, bytes, [](cell *c, size_t n) {
+    cell *end = c + n, *low = reinterpret_cast<cell *>((reinterpret_cast<uintptr_t>(c) + 4095) & ~(uintptr_t)4095),
+         *high = reinterpret_cast<cell *>(reinterpret_cast<uintptr_t>(end) & ~(uintptr_t)4095);
+    if (n < LARGE) low = high = end;
+    else madvise(low, (size_t)(high - low) * sizeof(cell), MADV_DONTNEED);
+    for (; c < low; c++) *c = cell{UNWRITTEN, 0};
+    for (c = high; c < end; c++) *c = cell{UNWRITTEN, 0};
+  });
+}
+
 /* Events are numbered from the start again: all that was written before is just old. */
 static void renumber() {
-  for (size_t i = 0; i < range_count; i++)
-    for (size_t b = 0; b < ranges[i].bytes; b++) {
-      uintptr_t at = reinterpret_cast<uintptr_t>(ranges[i].base) + b;
-      cell *c = chunks[at / CHUNK % (sizeof chunks / sizeof *chunks)] + at % CHUNK;
-      if (c->write >= FIRST) c->write = OLD;
-      c->read = 0;
-    }
+  for (auto &range : live)
+    each_run(range.first, range.second, [](cell *c, size_t n) {
+      for (size_t i = 0; i < n; i++) c[i] = cell{c[i].write >= FIRST ? (uint32_t)OLD : c[i].write, 0};
+    });
   madvise(tls_cells, TLS_MOST * sizeof(cell), MADV_DONTNEED);
   madvise(dynamic_cells, (256 << 10) * sizeof(cell), MADV_DONTNEED);
   next_event = FIRST;
@@ -449,47 +490,35 @@ void sim_shadow_warp(int first, unsigned lanes) {
 
 /* ---- what memory.c and work.c tell ---- */
 
-template <typename F> static void each_cell(const void *base, size_t bytes, F change) {
-  uintptr_t at = reinterpret_cast<uintptr_t>(base);
-  for (size_t i = 0; i < bytes; i++, at++) {
-    cell *&chunk = chunks[at / CHUNK % (sizeof chunks / sizeof *chunks)];
-    if (chunk == nullptr) chunk = map_cells(CHUNK);
-    change(chunk + at % CHUNK);
-  }
-}
-
-static void add_range(const void *base, size_t bytes) {
-  if (range_count == range_room) {
-    range_room = range_room == 0 ? 256 : 2 * range_room;
-    ranges = static_cast<range *>(realloc(ranges, range_room * sizeof *ranges));
-    if (ranges == nullptr) abort();
-  }
-  ranges[range_count++] = range{static_cast<const char *>(base), bytes};
-}
-
-/* Those that begin inside. */
-static void remove_ranges(const void *base, size_t bytes) {
+/* Those that begin inside are none any more. */
+static void forget(const void *base, size_t bytes) {
   const char *from = static_cast<const char *>(base);
-  for (size_t i = range_count; i-- > 0;)
-    if (ranges[i].base >= from && ranges[i].base < from + bytes) ranges[i] = ranges[--range_count];
+  live.erase(live.lower_bound(from), live.lower_bound(from + bytes));
 }
 
-void sim_memory_allocated(const void *base, size_t bytes) {
-  each_cell(base, bytes, [](cell *c) { *c = cell{FRESH, 0}; });
-  add_range(base, bytes);
+static void mark_freed(const void *base, size_t bytes) {
+  forget(base, bytes);
+  if (bytes < LARGE) return set_cells(base, bytes, cell{FREED, 0});
+  clear_cells(base, bytes);
+  freed[freed_count].base = static_cast<const char *>(base);
+  freed[freed_count].bytes = bytes;
+  freed_count = (freed_count + 1) % (sizeof freed / sizeof *freed);
 }
 
-void sim_memory_freed(const void *base, size_t bytes) {
-  each_cell(base, bytes, [](cell *c) { *c = cell{FREED, 0}; });
-  remove_ranges(base, bytes);
+static void mark_live(const void *base, size_t bytes, size_t room) {
+  forget(base, room);
+  clear_cells(base, bytes);
+  set_cells(static_cast<const char *>(base) + bytes, room - bytes, cell{NOTHING, 0});
+  live[static_cast<const char *>(base)] = bytes;
 }
+
+/* The guard bytes of memory.c come behind it. */
+void sim_memory_allocated(const void *base, size_t bytes) { mark_live(base, bytes, bytes); }
+void sim_memory_freed(const void *base, size_t bytes) { mark_freed(base, bytes); }
 
 void sim_block_changed(void *base, size_t room, size_t bytes) {
-  each_cell(base, room, [](cell *c) { *c = cell{FREED, 0}; });
-  each_cell(base, bytes, [](cell *c) { *c = cell{FRESH, 0}; });
-  each_cell(static_cast<char *>(base) + bytes, bytes == 0 ? 0 : room - bytes, [](cell *c) { *c = cell{NOTHING, 0}; });
-  remove_ranges(base, room);
-  if (bytes > 0) add_range(base, bytes);
+  if (bytes > 0) return mark_live(base, bytes, room);
+  mark_freed(base, room);
 }
 
 void sim_memory_touched(const void *base, size_t bytes, int writes) {
@@ -497,30 +526,35 @@ void sim_memory_touched(const void *base, size_t bytes, int writes) {
   begin_stretch(sim_work_name());
   uint32_t id = next_event++;
   char other[160] = "";
-  each_cell(base, bytes, [&](cell *c) {
-    for (int i = 0; i < 2; i++) {
-      uint32_t before = i == 0 ? c->write : c->read & ID;
-      if (before < FIRST || before < floor_event || before >= id || (i == 1 && !writes) || other[0] != '\0') continue;
-      const stretch *s = stretch_of(before);
-      if (s != nullptr && !sim_comes_after(s->moment))
-        snprintf(other, sizeof other, "what %s of another stream has %s", s->name, i == 0 ? "written" : "read");
-    }
-    if (writes) *c = cell{id, 0};
-    else c->read = id;
-  });
+  if (floor_event < id)
+    each_run(base, bytes, [&](cell *c, size_t n) {
+      for (size_t i = 0; i < n && other[0] == '\0'; i++)
+        for (int k = 0; k < 1 + (writes != 0); k++) {
+          uint32_t before = k == 0 ? c[i].write : c[i].read & ID;
+          if (before < FIRST || before < floor_event || before >= id) continue;
+          const stretch *s = stretch_of(before);
+          if (s != nullptr && !sim_comes_after(s->moment))
+            snprintf(other, sizeof other, "what %s of another stream has %s", s->name, k == 0 ? "written" : "read");
+        }
+    });
+  if (writes == 1) set_cells(base, bytes, cell{id, 0});
+  else if (writes == 0)
+    each_run(base, bytes, [id](cell *c, size_t n) {
+      for (size_t i = 0; i < n; i++) c[i].read = id;
+    });
   if (other[0] != '\0')
-    sim_fault("stream-race", "a copy, a fill or a library call %s %s: nothing orders the two",
-              writes ? "writes" : "reads", other);
+    sim_fault("stream-race", "%s %s %s: nothing orders the two", sim_work_name(), writes ? "writes" : "reads", other);
 }
 
 void sim_memory_read(const void *base, size_t bytes) {
   if (sim_device_of(base) < 0) return;
-  const char *fresh = nullptr;
-  const char *at = static_cast<const char *>(base);
-  each_cell(base, bytes, [&](const cell *c) {
-    if (c->write == FRESH && fresh == nullptr) fresh = at;
-    at++;
+  const cell *fresh = nullptr, *first = nullptr;
+  each_run(base, bytes, [&](const cell *c, size_t n) {
+    if (first == nullptr) first = c;
+    for (size_t i = 0; i < n && fresh == nullptr; i++)
+      if (c[i].write == UNWRITTEN) fresh = c + i;
   });
   if (fresh != nullptr)
-    sim_fault("uninitialised", "%s reads %p, which nothing has written since it was allocated", sim_work_name(), fresh);
+    sim_fault("uninitialised", "%s reads byte %td of %zu at %p, which nothing has written since it was allocated",
+              sim_work_name(), fresh - first, bytes, base);
 }
