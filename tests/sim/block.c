@@ -1,5 +1,6 @@
 /* block.c: the blocks that the plug-in's caching allocator cuts from what cudaMalloc gave, in stream order, so that each
  * is poisoned, guarded and watched as if it had an allocation of its own. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -38,6 +39,13 @@ void sim_drop_blocks(const char *from, size_t bytes) {
   while (last < count && list[last].base < from + bytes) sim_history_free(list[last++].history);
   if (last > first) memmove(list + first, list + last, sizeof *list * (size_t)(count - last));
   count -= last - first;
+}
+
+int sim_report_blocks(void) {
+  for (int i = 0; i < count; i++)
+    fprintf(stderr, "tlua-sim: leak: a block of %zu bytes of device %d at %p\n", list[i].bytes,
+            sim_device_of(list[i].base), (void *)list[i].base);
+  return count;
 }
 
 static void insert(block new) {

@@ -282,14 +282,16 @@ void sim_touch_ranges(const sim_item *item) {
   }
 }
 
+/* What an allocator of blocks holds is its cache; the blocks in use count. */
 int sim_report_memory(void) {
-  int found = 0;
+  int found = sim_report_blocks();
   for (int d = 0; d < SIM_MAX_DEVICES; d++)
     for (int i = 0; i < arenas[d].count; i++) {
       const allocation *m = &arenas[d].list[i];
       if (m->freeing) continue;
       sim_open_also(1u << d);
       check_guard(m);
+      if (m->managed) continue;
       fprintf(stderr, "tlua-sim: leak: %zu bytes of device %d at %p\n", m->bytes, d, (void *)m->base);
       found++;
     }

@@ -43,9 +43,11 @@ long long sim_setting(const char *name, long long otherwise) {
 }
 
 static void report_leaks(void) {
+  if (forked) return;
   sim_lock();
+  for (int i = 0; i < devices; i++) sim_wait_device(i); /* frees that were not reached yet */
   int leaks = sim_report_handles() + sim_report_graphs() + sim_report_memory() + sim_report_objects();
-  if (leaks > 0 && !forked) {
+  if (leaks > 0) {
     fprintf(stderr, "tlua-sim: leak: %d things were not freed\n", leaks);
     fflush(NULL);
     _exit(66);

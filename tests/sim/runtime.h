@@ -87,6 +87,8 @@ void sim_drop(sim_item *item);
 void sim_replace(sim_item **slot, sim_item *item); /* takes a new reference */
 /* Runs items until one is done. */
 void sim_wait(sim_item *item);
+/* Waits, as host code, for all work of a device, that of destroyed streams too. */
+void sim_wait_device(int device);
 /* Lets the device make some progress, as time does while the host asks. */
 void sim_progress(sim_item *wanted);
 /* What this thread runs just now, NULL: host code. */
@@ -145,8 +147,6 @@ struct CUstream_st *sim_streams(void); /* all that live, legacy streams apart */
 /* Appends work, or a node to the graph that captures the stream. `item`, where it is not NULL, takes a reference on what
  * was appended; it is refused with an error in a capture. */
 cudaError_t sim_append(struct CUstream_st *stream, const sim_work *work, sim_item **item);
-/* All work of a device. */
-void sim_wait_device(int device);
 int sim_report_handles(void); /* what was not destroyed: how many, each in a line on stderr */
 
 /* ---- capture: graph.c ---- */
@@ -187,6 +187,7 @@ int sim_manage(const void *p);
 /* The block around an address, as of what runs now. */
 int sim_block_of(const void *p, const void **base, size_t *bytes, sim_history ***history);
 void sim_drop_blocks(const char *from, size_t bytes);
+int sim_report_blocks(void);
 int sim_report_memory(void);
 
 /* ---- page protection: protect.c ---- */

@@ -82,12 +82,6 @@ static void wait_stream(struct CUstream_st *stream) {
   for (int i = 0; i < n; i++) sim_drop(needs[i]);
 }
 
-void sim_wait_device(int device) {
-  for (struct CUstream_st *s = streams; s != NULL; s = s->next)
-    if (s->device == device) sim_host_wait(s->last);
-  sim_host_wait(legacy_stream(device)->last);
-}
-
 /* ---- streams ---- */
 
 static cudaError_t create(cudaStream_t *out, unsigned flags, int priority) {

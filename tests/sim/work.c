@@ -290,6 +290,17 @@ void sim_wait(sim_item *target) {
   sim_drop(target);
 }
 
+void sim_wait_device(int device) {
+  for (bool any = true; any;) {
+    any = false;
+    for (sim_item *item = work.last; item != NULL && !any; item = item->previous)
+      if (item->work.device == device) {
+        any = true;
+        sim_host_wait(item);
+      }
+  }
+}
+
 void sim_progress(sim_item *wanted) {
   if (wanted->done) return;
   if (work.random != 0 && random_number() % 4 == 0) return;

@@ -80,3 +80,17 @@ SIM_CLEAN(blocks_in_a_graph) {
     SIM_EXPECT(host[0] == 5 && host[BYTES - 1] == 5);
   }
 }
+SIM_FAULT_WITH(leaks_a_block, "leak", "a block of 1000 bytes of device 0", "TLUA_SIM_LEAKS=1") {
+  char *p = a_segment();
+  sim_block(p, ROOM, BYTES, first);
+  SIM_OK(cudaStreamDestroy(first));
+  SIM_OK(cudaStreamDestroy(second));
+}
+SIM_CLEAN_WITH(leaks_no_block, "TLUA_SIM_LEAKS=1") {
+  char *p = a_segment();
+  sim_block(p, ROOM, BYTES, first);
+  sim_block(p, ROOM, 0, first); /* the segment stays, as a cache */
+  SIM_OK(cudaStreamSynchronize(first));
+  SIM_OK(cudaStreamDestroy(first));
+  SIM_OK(cudaStreamDestroy(second));
+}
