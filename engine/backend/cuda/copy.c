@@ -52,12 +52,16 @@ tl_status tl_cuda_copy_in_pinned(int index, void *dst, void *block, const void *
   return TL_OK;
 }
 
-/* Waits for the stream; `found` is a pinned copy of the record, made on it. */
-static tl_status wait_and_report(const tl_cuda_context *c, const tl_cuda_fault *found) {
-  TL_CUDA_TRY("copy", cudaStreamSynchronize(c->stream));
+/* `found` is a pinned copy of the record, made on the stream, which has been waited for. */
+static tl_status report(const tl_cuda_context *c, const tl_cuda_fault *found) {
   if (found->code == TL_CUDA_FAULT_NONE) return TL_OK;
   TL_CUDA_TRY("copy", cudaMemsetAsync(c->fault, 0, sizeof *c->fault, c->stream));
   return tl_cuda_report(found);
+}
+
+static tl_status wait_and_report(const tl_cuda_context *c, const tl_cuda_fault *found) {
+  TL_CUDA_TRY("copy", cudaStreamSynchronize(c->stream));
+  return report(c, found);
 }
 
 static tl_status fetch_fault(const tl_cuda_context *c, void *to) {
@@ -70,9 +74,9 @@ static tl_status copy_last_out(const tl_cuda_context *c, void *host, const void 
   tl_cuda_fault *found = (tl_cuda_fault *)(p + ALIGNED(bytes));
   TL_CUDA_TRY("copy", cudaMemcpyAsync(p, src, bytes, cudaMemcpyDeviceToHost, c->stream));
   TL_TRY(fetch_fault(c, found));
-  tl_status st = wait_and_report(c, found);
+  TL_CUDA_TRY("copy", cudaStreamSynchronize(c->stream));
   memcpy(host, p, bytes);
-  return st;
+  return report(c, found);
 }
 
 /* More than a chunk: while one is moved on to the host's memory, the device fills the other. */
