@@ -60,12 +60,13 @@ static void in_processes(int ranks, rank_fn *run) {
 }
 
 static void *thread(void *argument) {
-  meeting *of = argument;
-  meeting *shared = of->rank == 0 ? of : of - of->rank;
-  while (of->rank != 0 && !atomic_load(&shared->known)) usleep(100);
-  of->id = shared->id;
-  of->known = 1;
-  take_part(of, of->rank);
+  meeting *own = argument, *first = own - own->rank;
+  if (own != first) {
+    while (!atomic_load(&first->known)) usleep(100);
+    own->id = first->id;
+    own->known = 1;
+  }
+  take_part(own, own->rank);
   return NULL;
 }
 
