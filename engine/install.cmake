@@ -2,7 +2,7 @@
 install(TARGETS tlua_engine tlua_host LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(TARGETS tlua RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(FILES ${PROJECT_SOURCE_DIR}/scripts/bench_torch.py DESTINATION ${CMAKE_INSTALL_DATADIR}/tlua)
-foreach(header tlua.h ops/ops.def train/train.h data/data.h)
+foreach(header tlua.h ops/ops.def train/train.h data/data.h dist/dist.h)
   get_filename_component(folder ${header} DIRECTORY)
   install(FILES ${PROJECT_SOURCE_DIR}/engine/${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tlua/${folder})
 endforeach()
@@ -23,3 +23,6 @@ configure_file(${PROJECT_SOURCE_DIR}/engine/tluaConfig.cmake.in ${PROJECT_BINARY
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/tluaConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/tluaConfig.cmake ${PROJECT_BINARY_DIR}/tluaConfigVersion.cmake
         DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/tlua)
+if(TARGET tlua_mpi)
+  install(TARGETS tlua_mpi LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+endif()

@@ -508,6 +508,7 @@ TL_API tl_status tl_zero_grad(int n, tl_tensor *const *params, bool set_to_nil);
 
 #include "train/train.h"
 #include "data/data.h"
+#include "dist/dist.h"
 
 #ifndef TLUA_CDEF
 #ifdef __cplusplus

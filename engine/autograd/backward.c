@@ -10,6 +10,7 @@
 #include "autograd/inplace.h"
 #include "autograd/sink.h"
 #include "autograd/tape.h"
+#include "autograd/watch.h"
 #include "core/memory.h"
 #include "ops/autocast.h"
 
@@ -47,6 +48,7 @@ struct tl_walk {
   bool waiting, done;
   tl_walk_event event;
   tl_tensor *offered; /* the gradient under a hook */
+  tl_watch *watches;  /* those that saw a gradient */
 };
 
 static _Thread_local uint64_t walks = 0;
@@ -197,9 +199,33 @@ static tl_status run_sink(tl_walk *w, tl_node *n, tl_tensor *leaf) {
   tl_tensor *g = n->grads[0];
   n->grads[0] = NULL;
   if (g == NULL) return TL_OK;
-  if (!w->keep_leaves) return tl_sink_add(leaf, g);
-  tl_tensor_free(g);
+  if (w->keep_leaves) {
+    tl_tensor_free(g);
+    return TL_OK;
+  }
+  TL_TRY(tl_sink_add(leaf, g));
+  for (const struct tl_hook *h = leaf->hooks; h != NULL; h = h->next) {
+    if (h->watch == NULL) continue;
+    if (!h->watch->seen) {
+      h->watch->seen = true;
+      h->watch->next = w->watches;
+      w->watches = h->watch;
+    }
+    TL_TRY(h->watch->ready(h->watch, h->slot));
+  }
   return TL_OK;
+}
+
+static tl_status end_watches(tl_walk *w) {
+  tl_status st = TL_OK;
+  while (w->watches != NULL) {
+    tl_watch *one = w->watches;
+    w->watches = one->next;
+    one->seen = false;
+    if (st == TL_OK) st = one->end(one);
+    else one->left(one);
+  }
+  return st;
 }
 
 /* Copies the hooks of the node that is about to run: the host may remove hooks while it serves one. */
@@ -218,7 +244,7 @@ static tl_status list_hooks(tl_walk *w, const struct tl_hook *h) {
     w->hook_room = n;
   }
   for (; h != NULL; h = h->next) {
-    if (h->id == TL_HOOK_RETAIN_GRAD) continue;
+    if (h->id < 0) continue; /* the engine's own */
     w->hook_ids[w->hook_count] = h->id;
     w->hook_slots[w->hook_count++] = h->slot;
   }
@@ -246,7 +272,7 @@ static tl_status advance(tl_walk *w) {
     if (w->node == NULL) {
       if (w->ready.count == 0) {
         w->done = true;
-        return TL_OK;
+        return w->watches == NULL ? TL_OK : end_watches(w);
       }
       TL_CHECK_INTERRUPT("backward");
       w->node = w->ready.at[--w->ready.count];
@@ -290,6 +316,10 @@ static tl_status advance(tl_walk *w) {
 
 void tl_walk_free(tl_walk *w) {
   if (w == NULL) return;
+  for (; w->watches != NULL; w->watches = w->watches->next) {
+    w->watches->seen = false;
+    w->watches->left(w->watches);
+  }
   for (int i = 0; i < w->seen.count; i++) { /* after a failure gradients may still wait here */
     tl_node *n = w->seen.at[i];
     for (int o = 0; o < n->outputs; o++) {

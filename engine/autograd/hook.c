@@ -1,12 +1,13 @@
 /* hook.c: registering hooks on gradients. */
 #include "autograd/hook.h"
 
+#include "autograd/watch.h"
 #include "core/memory.h"
 
 tl_status tl_hooks_add(struct tl_hook **list, int id, int slot, tl_tensor *keeper) {
   struct tl_hook *h = tl_small_alloc(sizeof *h);
   if (h == NULL) return TL_FAIL(TL_ERR_MEMORY, "register_hook", "no memory for a hook");
-  *h = (struct tl_hook){NULL, id, slot, keeper};
+  *h = (struct tl_hook){NULL, id, slot, keeper, NULL};
   while (*list != NULL) list = &(*list)->next;
   *list = h;
   return TL_OK;
@@ -67,4 +68,26 @@ tl_status tl_retain_grad(tl_tensor *t) {
 tl_status tl_remove_hook(tl_tensor *t, int id) {
   if (!tl_hooks_remove(&t->hooks, id) && t->node != NULL) tl_hooks_remove(&t->node->hooks, id);
   return TL_OK;
+}
+
+/* ---- watches ---- */
+
+tl_status tl_watch_leaf(tl_tensor *leaf, tl_watch *w, int index) {
+  TL_TRY(tl_hooks_add(&leaf->hooks, TL_HOOK_WATCH, index, NULL));
+  struct tl_hook *h = leaf->hooks;
+  while (h->next != NULL) h = h->next;
+  h->watch = w;
+  return TL_OK;
+}
+
+void tl_unwatch_leaf(tl_tensor *leaf, const tl_watch *w) {
+  for (struct tl_hook **at = &leaf->hooks; *at != NULL;) {
+    struct tl_hook *h = *at;
+    if (h->watch == w) {
+      *at = h->next;
+      tl_small_free(h, sizeof *h);
+    } else {
+      at = &h->next;
+    }
+  }
 }

@@ -30,11 +30,13 @@ typedef struct tl_saved {
 
 struct tl_hook { /* a list of host-numbered hooks on one output */
   struct tl_hook *next;
-  int id; /* the host's number; RETAIN_GRAD is the engine's own: store the gradient in keeper->grad */
+  int id; /* the host's number; negative ones are the engine's own */
   int slot;
-  tl_tensor *keeper; /* not owned: it takes its hook away when it goes */
+  tl_tensor *keeper;      /* RETAIN_GRAD: the gradient is stored in keeper->grad. Not owned: it takes its hook away */
+  struct tl_watch *watch; /* WATCH: slot is the leaf's index there (watch.h). Not owned */
 };
 #define TL_HOOK_RETAIN_GRAD (-1)
+#define TL_HOOK_WATCH (-2)
 
 struct tl_node {
   const tl_node_class *cls;

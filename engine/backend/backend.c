@@ -1,53 +1,30 @@
-/* backend.c: finding backends, device names, plug-ins. */
-#define _GNU_SOURCE /* dladdr */
+/* backend.c: finding backends, device names. */
 #include "backend/backend.h"
 
-#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
+#include "backend/plugin.h"
 #include "core/error.h"
-#include "core/memory.h"
 
 const tl_backend *tl_backends[2] = {&tl_cpu_backend, NULL};
 static char cuda_missing[256];
 
-static tl_status plugin_fail(int code, const char *op, const char *file, int line, const char *text) {
-  return tl_fail(code, op, file, line, "%s", text);
-}
-
-/* A file beside this library; else wherever the system looks. NULL, and dlerror() speaks of the second attempt. */
-static void *open_beside(const char *file) {
-  Dl_info here;
-  char path[4096];
-  if (dladdr((void *)&tl_backends, &here) != 0 && here.dli_fname != NULL) {
-    const char *slash = strrchr(here.dli_fname, '/');
-    int folder = slash == NULL ? 0 : (int)(slash - here.dli_fname) + 1;
-    int n = snprintf(path, sizeof path, "%.*s%s", folder, here.dli_fname, file);
-    if (folder > 0 && n < (int)sizeof path && access(path, F_OK) == 0) return dlopen(path, RTLD_NOW | RTLD_LOCAL);
-  }
-  return dlopen(file, RTLD_NOW | RTLD_LOCAL);
-}
-
-/* The CUDA plug-in: a shared object beside the library that gives tl_backend_plugin(). TLUA_CUDA=sim takes the
- * simulator's, TLUA_CUDA=sim-check the one that also checks every access of a kernel. Tried once; the reason for a failure is kept. */
+/* The CUDA plug-in. TLUA_CUDA=sim takes the simulator's, TLUA_CUDA=sim-check the one that also checks every access of a
+ * kernel. Tried once; the reason for a failure is kept. */
 static const tl_backend *open_cuda(void) {
   if (tl_backends[1] != NULL || cuda_missing[0] != '\0') return tl_backends[1];
-  static const tl_plugin_host host = {plugin_fail, tl_allocation_fails, &tl_cpu_backend};
-  const char *choice = getenv("TLUA_CUDA");
+  const char *choice = getenv("TLUA_CUDA"), *why = "";
   const char *file = "libtlua-cuda.so";
   if (choice != NULL && strcmp(choice, "sim") == 0) file = "libtlua-cudasim.so";
   if (choice != NULL && strcmp(choice, "sim-check") == 0) file = "libtlua-cudasim-check.so";
-  void *so = open_beside(file);
-  if (so == NULL) {
-    snprintf(cuda_missing, sizeof cuda_missing, "the CUDA backend cannot be opened: %s", dlerror());
+  tl_backend_plugin_fn *plugin = (tl_backend_plugin_fn *)tl_plugin_symbol(file, "tl_backend_plugin", &why);
+  if (plugin == NULL) {
+    snprintf(cuda_missing, sizeof cuda_missing, "the CUDA backend cannot be opened: %s", why);
     return NULL;
   }
-  tl_backend_plugin_fn *plugin = (tl_backend_plugin_fn *)dlsym(so, "tl_backend_plugin");
-  const char *why = "it is no tlua plug-in";
-  const tl_backend *b = plugin == NULL ? NULL : plugin(TL_ABI, &host, &why);
+  const tl_backend *b = plugin(TL_ABI, tl_plugin_host_table(), &why);
   if (b == NULL) snprintf(cuda_missing, sizeof cuda_missing, "%s: %s", file, why);
   return tl_backends[1] = b;
 }

@@ -10,6 +10,7 @@ usage: tlua [options] [script [args]]
   -e code   run this code (tl is predefined)
   -i        REPL after the script, at an error in it, and at Ctrl-C (:continue goes on)
   --control let `tlua attach` into the running script
+  --ranks N run the script in N processes (mpirun); --restarts K starts all again, K times, when one fails
   -j cmd    LuaJIT's own control: -joff, -jon, -jv, ...
   -l mod    require mod into a global of the same name
   -v        show versions
@@ -110,9 +111,11 @@ local function do_j(command)
   end)
 end
 
-local with_argument = { e = true, j = true, l = true }
+local with_argument = { e = true, j = true, l = true, ranks = true, restarts = true }
 local without_argument = { h = true, i = true, v = true, control = true }
-local long = { ["--help"] = "h", ["--version"] = "v", ["--control"] = "control" }
+local long = {
+  ["--help"] = "h", ["--version"] = "v", ["--control"] = "control", ["--ranks"] = "ranks", ["--restarts"] = "restarts",
+}
 
 -- argv -> list of { letter, argument }, index of the script (or nil); or nil, message.
 local function parse(argv)
@@ -127,7 +130,7 @@ local function parse(argv)
         i = i + 1
         rest = argv[i]
       end
-      if not rest then return nil, ("option -%s needs an argument"):format(letter) end
+      if not rest then return nil, ("option %s needs an argument"):format(word) end
       actions[#actions + 1] = { letter, rest }
     elseif without_argument[letter] and rest == "" then
       actions[#actions + 1] = { letter }
@@ -144,6 +147,48 @@ local function shift_arguments(argv, script)
   local shifted = {}
   for i = 0, #argv do shifted[i - script] = argv[i] end
   return shifted
+end
+
+-- The command line without --ranks and --restarts, for the processes that mpirun starts.
+local function inner_arguments(argv)
+  local list, i = {}, 1
+  while argv[i] do
+    local word = argv[i]
+    if word == "--ranks" or word == "--restarts" then
+      i = i + 2
+    else
+      list[#list + 1] = word
+      if word:sub(1, 1) ~= "-" or word == "-" then break end
+      i = i + 1
+    end
+  end
+  for k = i + 1, #argv do list[#list + 1] = argv[k] end
+  return list
+end
+
+local function launch_ranks(argv, given)
+  local n, restarts = tonumber(given.ranks), tonumber(given.restarts or 0)
+  for name, value in pairs { ranks = n or 0, restarts = restarts and restarts + 1 or 0 } do
+    if value < 1 or value ~= math.floor(value) or value > 4096 then
+      complain(("--%s needs a number, got '%s'"):format(name, given[name]))
+      return 2
+    end
+  end
+  local code, message = require("tlua.ranks").launch(n, restarts, inner_arguments(argv))
+  if message then complain(message) end
+  return code
+end
+
+-- The end of a process among others: a failure ends them, too; a good end waits for what is queued.
+local function leave_ranks(code)
+  local dist = package.loaded["tlua.dist"]
+  if not dist or not dist.is_initialized() or dist.world_size() == 1 then return code end
+  if code ~= 0 then
+    io.stderr:write(("tlua: rank %d failed; the others are ended\n"):format(dist.rank()))
+    require("ffi").C.tl_dist_abort(code)
+  end
+  local failed = call(dist.destroy)
+  return failed or code
 end
 
 -- Ctrl-C under -i.
@@ -177,12 +222,13 @@ local function main(argv)
   end
   arg = shift_arguments(argv, 0)
   local seen = {}
-  for _, action in ipairs(actions) do seen[action[1]] = true end
+  for _, action in ipairs(actions) do seen[action[1]] = action[2] or true end
   if seen.h then
     print_usage()
     return 0
   end
   if seen.v then print_version() end
+  if seen.ranks then return launch_ranks(argv, seen) end
   interactive = seen.i or false
   if interactive then native.on_pause(pause) end
   local actors = { e = do_e, j = do_j, l = do_l }
@@ -196,7 +242,7 @@ local function main(argv)
     if failed then return failed end
   end
   local code
-  if script then code = run_script(argv, script) end
+  if script then code = leave_ranks(run_script(argv, script) or 0) end
   if control then control.stop() end
   local idle = not (script or seen.e or seen.v)
   if quit then return code end

@@ -3,7 +3,9 @@
 local doc = {}
 
 -- The areas that this program may have; those that are not built are passed over.
-local areas = { "tensor", "pointwise", "autograd", "nn", "optim", "amp", "data", "prune", "dist", "cuda", "sweep", "repl" }
+local areas = {
+  "tensor", "pointwise", "autograd", "nn", "optim", "amp", "data", "prune", "dist", "cuda", "sweep", "repl",
+}
 
 local texts
 

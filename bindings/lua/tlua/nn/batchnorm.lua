@@ -87,6 +87,61 @@ local BatchNorm3d = variant("BatchNorm3d", 5, 5, "xDxHxW")
 -- Statistics over the batches of all ranks; with one rank there is nothing to exchange.
 local SyncBatchNorm = variant("SyncBatchNorm", 2, 8, "..")
 
+-- The sum over all ranks; its gradient is the sum of the gradients that arrive on all ranks.
+local sum_over_ranks
+local function all_sum(x)
+  if not sum_over_ranks then
+    local dist, autograd = require "tlua.dist", require "tlua.autograd"
+    sum_over_ranks = autograd.Function {
+      forward = function(_, t) return dist.all_reduce(t:clone(), "sum") end,
+      backward = function(_, g) return dist.all_reduce(g:clone(), "sum") end,
+    }
+  end
+  return sum_over_ranks(x)
+end
+
+-- The statistics of all ranks' batches as one. Two sums, mean and then squared distances from it: the squares of large
+-- means would cancel.
+local function statistics(x, per_channel, dims)
+  local base_tl = base.tl
+  local count = all_sum(base_tl.full({ 1 }, x:numel() / x:size(2), { dtype = x.dtype, device = x.device }))
+  local mean = all_sum(x:sum(dims)) / count
+  local centred = x - mean:view(per_channel)
+  return mean, centred, all_sum((centred * centred):sum(dims)) / count, count
+end
+
+local function move(running, value, momentum)
+  running:copy_(running:lerp(value:to(running.dtype), momentum))
+end
+
+--- In training on several ranks the batch is that of all ranks, however many samples each has; otherwise BatchNorm.
+function SyncBatchNorm:forward(x)
+  local dist = require "tlua.dist"
+  if not (self.training and dist.is_initialized() and dist.world_size() > 1) then return BatchNorm.forward(self, x) end
+  check_tensor(x, self._name, 1)
+  local n = C.tl_ndim(x)
+  if not dims_fit(self, n) or C.tl_size(x, 1) ~= self.num_features then reject(self, x, C.TL_ERR_SHAPE) end
+  local wide = (x.dtype == "float16" or x.dtype == "bfloat16") and x:to("float32") or x
+  local per_channel, dims = { 1, self.num_features }, { 1 }
+  for d = 3, n do per_channel[d], dims[d - 1] = 1, d end
+  local mean, centred, var, count = statistics(wide, per_channel, dims)
+  local total = count:item()
+  if total < 2 then
+    base.fail(("%s: more than one value a channel is needed in training, all ranks have %g"):format(self._name, total))
+  end
+  if self.num_batches_tracked then
+    local momentum = self.momentum or cumulative(self)
+    base.tl.no_grad(function()
+      move(self.running_mean, mean:detach(), momentum)
+      move(self.running_var, var:detach() * (total / (total - 1)), momentum)
+    end)
+    check(C.tl_add_scalar_(self.num_batches_tracked, 1))
+  end
+  local y = centred * (var + self.eps):rsqrt():view(per_channel)
+  if self.weight then y = y * self.weight:view(per_channel) + self.bias:view(per_channel) end
+  return y.dtype == x.dtype and y or y:to(x.dtype)
+end
+
 --- Replaces every BatchNorm layer in a model by a SyncBatchNorm that has its parameters and buffers; returns the
 --- model (or the new layer, when it is given a layer).
 function SyncBatchNorm.convert_sync_batchnorm(m)

@@ -252,4 +252,4 @@ define(C.TL_RADAM, { "lr", "betas", "eps", "weight_decay", "decoupled_weight_dec
 --- Is x an optimizer?
 function optim.is_optimizer(x) return getmetatable(x) == metatable end
 
-return base.namespace(optim, "optim", { lr_scheduler = "tlua.optim.lr_scheduler" })
+return base.namespace(optim, "optim", { lr_scheduler = "tlua.optim.lr_scheduler", ZeroRedundancy = "tlua.optim.zero" })

@@ -1,7 +1,7 @@
 -- control.lua: `tlua --control script.lua`: a socket through which `tlua attach` looks into the running script.
 --
 -- What a client sends is run between two steps, at tl.poll() (which DataLoader loops call), in the frame that polls:
--- its locals can be read and set. A client that dies, floods or does not read is dropped; the script never waits for one,
+-- its locals can be read and set. A client that dies, floods or does not read is dropped; the script waits for none,
 -- unless it was asked to (:pause).
 local base = require "tlua.base"
 local frame = require "tlua.repl.frame"

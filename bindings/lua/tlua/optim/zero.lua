@@ -1,0 +1,167 @@
+-- zero.lua: optim.ZeroRedundancy: optimizer state divided among ranks (ZeRO stage 1: Rajbhandari et al., SC 2020).
+--
+-- The parameters of a group lie in one flat tensor, of which each rank updates its part: gradients are averaged part by
+-- part (reduce-scatter), an ordinary optimizer moves the rank's part, and the parts come together again (all-gather).
+local base = require "tlua.base"
+local dist = require "tlua.dist"
+
+local tl, fail = base.tl, base.fail
+local C = base.C
+
+local NAME = "ZeroRedundancy"
+
+local Zero = {}
+Zero.__index = Zero
+
+-- ---- flat parameters ----
+
+-- One dtype and device for all parameters of a group.
+local function check_alike(params)
+  for i, p in ipairs(params) do
+    if not base.is_tensor(p) then fail(("%s: parameter %d must be a tensor, got %s"):format(NAME, i, base.kind(p))) end
+    if p.dtype ~= params[1].dtype or p.device ~= params[1].device then
+      fail(("%s: the parameters of a group must have one dtype and device; parameter %d is %s on %s, the first %s on %s")
+        :format(NAME, i, p.dtype, p.device, params[1].dtype, params[1].device))
+    end
+  end
+end
+
+-- { params=, n= elements, flat= (padded so that it can be divided), shard= this rank's part, a leaf }
+local function flatten(params)
+  if #params == 0 then fail(NAME .. ": a group has no parameters") end
+  check_alike(params)
+  local n = 0
+  for _, p in ipairs(params) do n = n + p:numel() end
+  local size = dist.world_size()
+  local per = math.ceil(n / size)
+  local flat = tl.zeros(per * size, { dtype = params[1].dtype, device = params[1].device })
+  local at = 1
+  for _, p in ipairs(params) do
+    local count = p:numel()
+    if count > 0 then
+      local part = flat:narrow(1, at, count)
+      part:copy_(p.data:reshape(count))
+      p.data = part:view(p.shape)
+    end
+    at = at + count
+  end
+  dist.broadcast(flat, 0)
+  local shard = flat:narrow(1, dist.rank() * per + 1, per):clone()
+  shard.requires_grad = true
+  return { params = params, n = n, flat = flat, per = per, shard = shard }
+end
+
+local function flat_gradient(group)
+  local g = tl.zeros(group.flat:numel(), { dtype = group.flat.dtype, device = group.flat.device })
+  local at, any = 1, false
+  for _, p in ipairs(group.params) do
+    local count = p:numel()
+    if p.grad and count > 0 then
+      g:narrow(1, at, count):copy_(p.grad:reshape(count))
+      any = true
+    end
+    at = at + count
+  end
+  return g, any
+end
+
+-- ---- the optimizer ----
+
+--- ZeroRedundancy(class, params, options): an optimizer of this class (optim.AdamW) whose state is divided among the
+--- ranks. Gradients may be each rank's own (their mean is taken) or averaged already by DistributedDataParallel.
+local function new(class, params, options)
+  if not dist.is_initialized() then fail(NAME .. ": dist.init comes first") end
+  if type(class) ~= "function" then fail(NAME .. ": argument 1 must be an optimizer such as optim.AdamW") end
+  local groups = {}
+  if type(params) ~= "table" or #params == 0 then fail(NAME .. ": the list of parameters is empty") end
+  local lists = base.is_tensor(params[1]) and { { params = params } } or params
+  local inner = {}
+  tl.no_grad(function()
+    for i, g in ipairs(lists) do
+      groups[i] = flatten(g.params)
+      inner[i] = {}
+      for key, value in pairs(g) do inner[i][key] = value end
+      inner[i].params = { groups[i].shard }
+    end
+  end)
+  local optimizer = class(inner, options)
+  return setmetatable({ groups = groups, inner = optimizer, param_groups = optimizer.param_groups }, Zero)
+end
+
+--- One step of all ranks. Returns what the closure returns.
+function Zero:step(closure)
+  local loss = closure and tl.enable_grad(closure) or nil
+  tl.no_grad(function()
+    for _, group in ipairs(self.groups) do
+      local g, any = flat_gradient(group)
+      local here = tl.tensor({ any }, { device = "cpu" })
+      if dist.all_reduce(here, "max"):item() ~= 0 then group.shard.grad = dist.reduce_scatter(g, "mean") end
+    end
+    self.inner:step()
+    for _, group in ipairs(self.groups) do
+      group.shard.grad = nil
+      group.flat:copy_(dist.all_gather(group.shard.data):view(group.flat:numel()))
+    end
+  end)
+  return loss
+end
+
+function Zero:zero_grad(set_to_none)
+  for _, group in ipairs(self.groups) do
+    for _, p in ipairs(group.params) do
+      if set_to_none == false and p.grad then p.grad:zero_() else p.grad = nil end
+    end
+  end
+end
+
+-- ---- checkpoints: state of the whole model, whatever the number of ranks ----
+
+--- Called on every rank; every rank gets the whole state.
+function Zero:state_dict()
+  local dict = self.inner:state_dict()
+  for i, group in ipairs(self.groups) do
+    for name, value in pairs(dict.state[i] or {}) do
+      if base.is_tensor(value) and value:numel() == group.per then
+        dict.state[i][name] = dist.all_gather(value):view(group.flat:numel()):narrow(1, 1, group.n):clone()
+      end
+    end
+  end
+  return dict
+end
+
+function Zero:load_state_dict(dict)
+  local mine = { param_groups = dict.param_groups, state = {} }
+  for i, group in ipairs(self.groups) do
+    local state = dict.state[i]
+    mine.state[i] = state and {}
+    for name, value in pairs(state or {}) do
+      if base.is_tensor(value) and value:numel() == group.n then
+        local whole = tl.zeros(group.flat:numel(), { dtype = value.dtype })
+        whole:narrow(1, 1, group.n):copy_(value)
+        value = whole:narrow(1, dist.rank() * group.per + 1, group.per):clone()
+      end
+      mine.state[i][name] = value
+    end
+  end
+  self.inner:load_state_dict(mine)
+  tl.no_grad(function()
+    for _, group in ipairs(self.groups) do
+      group.shard.data:copy_(group.flat:narrow(1, dist.rank() * group.per + 1, group.per))
+    end
+  end)
+end
+
+function Zero:__tostring() return NAME .. " of " .. tostring(self.inner) end
+
+--- Bytes of optimizer state that this rank holds.
+function Zero:state_bytes()
+  local bytes = 0
+  for _, state in pairs(self.inner:state_dict().state) do
+    for _, value in pairs(state) do
+      if base.is_tensor(value) then bytes = bytes + value:numel() * tonumber(C.tl_dtype_size(C.tl_dtype_of(value))) end
+    end
+  end
+  return bytes
+end
+
+return new

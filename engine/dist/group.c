@@ -1,0 +1,80 @@
+/* group.c: joining and leaving the other ranks. */
+#define _GNU_SOURCE /* dladdr */
+#include "dist/group.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/error.h"
+
+tl_group tl_the_group = {.size = 1};
+static bool initialized;
+
+static bool number(const char *name, int *value) {
+  const char *text = getenv(name);
+  char *end;
+  if (text == NULL || text[0] == '\0') return false;
+  long v = strtol(text, &end, 10);
+  if (*end != '\0' || v < 0 || v > 1 << 20) return false;
+  *value = (int)v;
+  return true;
+}
+
+bool tl_dist_environment(int *rank, int *size, int *local_rank) {
+  static const char *const names[][3] = {
+      {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"},
+      {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"},
+      {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"},
+  };
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+    if (number(names[i][0], rank) && number(names[i][1], size)) {
+      if (!number(names[i][2], local_rank)) *local_rank = 0;
+      return true;
+    }
+  *rank = *local_rank = 0;
+  *size = 1;
+  return false;
+}
+
+tl_status tl_dist_init(double timeout) {
+  int rank, size, local_rank, torch_size;
+  if (initialized) return TL_FAIL(TL_ERR_STATE, "dist.init", "the ranks have met already");
+  if (!(timeout > 0)) return TL_FAIL(TL_ERR_VALUE, "dist.init", "timeout must be positive, got %g", timeout);
+  bool launched = tl_dist_environment(&rank, &size, &local_rank);
+  if (!launched && number("WORLD_SIZE", &torch_size) && torch_size > 1)
+    return TL_FAIL(TL_ERR_UNSUPPORTED, "dist.init",
+                   "WORLD_SIZE is %d, but no MPI launcher started this process: use mpirun -n %d tlua script, "
+                   "tlua --ranks %d script, or srun --mpi=pmix",
+                   torch_size, torch_size, torch_size);
+  tl_the_group = (tl_group){.rank = rank, .size = size, .local_rank = local_rank, .timeout = timeout};
+  if (size > 1) {
+    tl_status st = tl_queue_start();
+    if (st != TL_OK) {
+      tl_the_group = (tl_group){.size = 1};
+      return st;
+    }
+  }
+  initialized = true;
+  return TL_OK;
+}
+
+tl_status tl_dist_destroy(void) {
+  if (!initialized) return TL_OK;
+  if (tl_the_group.transport != NULL) tl_queue_stop();
+  tl_the_group = (tl_group){.size = 1};
+  initialized = false;
+  return TL_OK;
+}
+
+void tl_dist_abort(int code) {
+  fflush(NULL);
+  if (tl_the_group.transport != NULL) tl_the_group.transport->abort(code);
+  _exit(code);
+}
+
+bool tl_dist_initialized(void) { return initialized; }
+int tl_dist_rank(void) { return tl_the_group.rank; }
+int tl_dist_size(void) { return tl_the_group.size; }
+int tl_dist_local_rank(void) { return tl_the_group.local_rank; }

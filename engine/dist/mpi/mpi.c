@@ -1,0 +1,226 @@
+/* mpi.c: the plug-in libtlua-mpi.so: collectives over MPI (MPI 3.1). */
+#include <limits.h>
+#include <mpi.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cpu/convert.h"
+#include "core/error.h"
+#include "dist/transport.h"
+
+static const tl_plugin_host *host;
+static MPI_Comm data_comm = MPI_COMM_NULL, control_comm = MPI_COMM_NULL;
+static MPI_Op half_ops[4], bf16_ops[4]; /* by tl_reduce_op */
+static int ranks, own_rank;
+static bool opened_here;
+
+tl_status tl_fail(int code, const char *op, const char *file, int line, const char *format, ...) {
+  char text[512];
+  va_list args;
+  va_start(args, format);
+  vsnprintf(text, sizeof text, format, args);
+  va_end(args);
+  return host->fail(code, op, file, line, text);
+}
+
+static tl_status failed(int error, const char *op, int line) {
+  char text[MPI_MAX_ERROR_STRING] = "";
+  int n = 0;
+  MPI_Error_string(error, text, &n);
+  return tl_fail(TL_ERR_STATE, op, __FILE__, line, "MPI: %s", text);
+}
+#define MPI_TRY(op, call)                                           \
+  do {                                                              \
+    int error_ = (call);                                            \
+    if (error_ != MPI_SUCCESS) return failed(error_, op, __LINE__); \
+  } while (0)
+
+/* ---- float16 and bfloat16: MPI has no such types; each step is computed in float32 and rounded ---- */
+
+#define LOW_OP(name, to_float, from_float, expression)                  \
+  static void name(void *in, void *inout, int *n, MPI_Datatype *type) { \
+    (void)type;                                                         \
+    const uint16_t *a = in;                                             \
+    uint16_t *b = inout;                                                \
+    for (int i = 0; i < *n; i++) {                                      \
+      float x = to_float(a[i]), y = to_float(b[i]);                     \
+      b[i] = from_float(expression);                                    \
+    }                                                                   \
+  }
+#define LARGEST(x, y) (x != x ? x : y != y ? y : x > y ? x : y)
+#define SMALLEST(x, y) (x != x ? x : y != y ? y : x < y ? x : y)
+LOW_OP(half_sum, tl_half_to_float, tl_float_to_half, x + y)
+LOW_OP(half_max, tl_half_to_float, tl_float_to_half, LARGEST(x, y))
+LOW_OP(half_min, tl_half_to_float, tl_float_to_half, SMALLEST(x, y))
+LOW_OP(bf16_sum, tl_bf16_to_float, tl_float_to_bf16, x + y)
+LOW_OP(bf16_max, tl_bf16_to_float, tl_float_to_bf16, LARGEST(x, y))
+LOW_OP(bf16_min, tl_bf16_to_float, tl_float_to_bf16, SMALLEST(x, y))
+
+static tl_status make_ops(void) {
+  MPI_User_function *const half[4] = {half_sum, half_sum, half_max, half_min};
+  MPI_User_function *const bf16[4] = {bf16_sum, bf16_sum, bf16_max, bf16_min};
+  for (int i = 0; i < 4; i++) {
+    MPI_TRY("dist.init", MPI_Op_create(half[i], 1, &half_ops[i]));
+    MPI_TRY("dist.init", MPI_Op_create(bf16[i], 1, &bf16_ops[i]));
+  }
+  return TL_OK;
+}
+
+static MPI_Datatype type_of(int dtype) {
+  switch (dtype) {
+    case TL_FLOAT32: return MPI_FLOAT;
+    case TL_FLOAT64: return MPI_DOUBLE;
+    case TL_INT64: return MPI_INT64_T;
+    case TL_INT32: return MPI_INT32_T;
+    case TL_FLOAT16:
+    case TL_BFLOAT16: return MPI_UINT16_T;
+    default: return MPI_UINT8_T;
+  }
+}
+
+static MPI_Op op_of(int dtype, int op) {
+  if (dtype == TL_FLOAT16) return half_ops[op];
+  if (dtype == TL_BFLOAT16) return bf16_ops[op];
+  if (dtype == TL_BOOL) return op == TL_MIN ? MPI_LAND : MPI_LOR;
+  return op == TL_MAX ? MPI_MAX : op == TL_MIN ? MPI_MIN : MPI_SUM;
+}
+
+/* ---- life ---- */
+
+static tl_status open_mpi(int *rank, int *size) {
+  int there = 0, level;
+  MPI_Initialized(&there);
+  if (!there) MPI_TRY("dist.init", MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &level));
+  opened_here = !there;
+  MPI_TRY("dist.init", MPI_Comm_dup(MPI_COMM_WORLD, &data_comm));
+  MPI_TRY("dist.init", MPI_Comm_dup(MPI_COMM_WORLD, &control_comm));
+  MPI_Comm_set_errhandler(data_comm, MPI_ERRORS_RETURN);
+  MPI_Comm_set_errhandler(control_comm, MPI_ERRORS_RETURN);
+  MPI_TRY("dist.init", MPI_Comm_rank(data_comm, &own_rank));
+  MPI_TRY("dist.init", MPI_Comm_size(data_comm, &ranks));
+  *rank = own_rank;
+  *size = ranks;
+  return make_ops();
+}
+
+static void close_mpi(bool wait) {
+  if (!wait) return; /* ranks may be gone: MPI_Finalize would wait for them; the process is about to end */
+  for (int i = 0; i < 4; i++) {
+    MPI_Op_free(&half_ops[i]);
+    MPI_Op_free(&bf16_ops[i]);
+  }
+  MPI_Comm_free(&data_comm);
+  MPI_Comm_free(&control_comm);
+  if (opened_here) MPI_Finalize();
+}
+
+static void abort_mpi(int code) { MPI_Abort(MPI_COMM_WORLD, code); }
+
+/* ---- requests ---- */
+
+typedef struct request {
+  int n;
+  const void *mine;
+  MPI_Request list[]; /* exchange: receives by rank (own: null), then sends */
+} request;
+
+static request *new_request(int n) {
+  request *r = host->allocation_fails() ? NULL : malloc(sizeof *r + (size_t)n * sizeof r->list[0]);
+  if (r == NULL) return NULL;
+  r->n = n;
+  for (int i = 0; i < n; i++) r->list[i] = MPI_REQUEST_NULL;
+  return r;
+}
+
+static tl_status no_memory(const char *op) { return TL_FAIL(TL_ERR_MEMORY, op, "no memory for a request"); }
+
+static tl_status exchange(const void *mine, size_t bytes, void *all, void **out) {
+  request *r = new_request(2 * ranks);
+  if (r == NULL) return no_memory("exchange");
+  *out = r;
+  memcpy((char *)all + (size_t)own_rank * bytes, mine, bytes);
+  for (int i = 0; i < ranks; i++) {
+    if (i == own_rank) continue;
+    MPI_TRY("exchange",
+            MPI_Irecv((char *)all + (size_t)i * bytes, (int)bytes, MPI_BYTE, i, 0, control_comm, &r->list[i]));
+    MPI_TRY("exchange", MPI_Isend(mine, (int)bytes, MPI_BYTE, i, 0, control_comm, &r->list[ranks + i]));
+  }
+  return TL_OK;
+}
+
+static int missing(void *req, bool *missing_ranks) {
+  request *r = req;
+  int count = 0;
+  for (int i = 0; i < ranks; i++) {
+    missing_ranks[i] = i != own_rank && r->list[i] != MPI_REQUEST_NULL;
+    count += missing_ranks[i];
+  }
+  return count;
+}
+
+/* MPI counts are int: longer ones go as blocks of elements, all of one request. */
+#define MOST INT_MAX
+
+static tl_status start(const tl_collective *c, void **out) {
+  size_t size = (size_t)1 << ((0x00233112u >> (4 * c->dtype)) & 15); /* tl_dtype_size */
+  MPI_Datatype type = type_of(c->dtype);
+  MPI_Op op = op_of(c->dtype, c->op);
+  bool whole = c->kind == TL_COLLECTIVE_ALL_GATHER || c->kind == TL_COLLECTIVE_REDUCE_SCATTER;
+  if (whole && c->count > MOST)
+    return TL_FAIL(TL_ERR_UNSUPPORTED, "collective", "%lld elements a rank, MPI carries at most %d at once",
+                   (long long)c->count, MOST);
+  int64_t parts = c->count == 0 ? 1 : (c->count + MOST - 1) / MOST;
+  request *r = new_request((int)parts);
+  if (r == NULL) return no_memory("collective");
+  *out = r;
+  for (int64_t p = 0; p < parts; p++) {
+    int n = (int)(c->count - p * MOST < MOST ? c->count - p * MOST : MOST);
+    char *recv = (char *)c->recv + (size_t)(p * MOST) * size;
+    int e;
+    switch (c->kind) {
+      case TL_COLLECTIVE_ALL_REDUCE: e = MPI_Iallreduce(MPI_IN_PLACE, recv, n, type, op, data_comm, &r->list[p]); break;
+      case TL_COLLECTIVE_BROADCAST: e = MPI_Ibcast(recv, n, type, c->root, data_comm, &r->list[p]); break;
+      case TL_COLLECTIVE_ALL_GATHER: e = MPI_Iallgather(c->send, n, type, recv, n, type, data_comm, &r->list[p]); break;
+      case TL_COLLECTIVE_REDUCE_SCATTER:
+        e = MPI_Ireduce_scatter_block(c->send, recv, n, type, op, data_comm, &r->list[p]);
+        break;
+      default: e = MPI_Ibarrier(data_comm, &r->list[p]);
+    }
+    MPI_TRY("collective", e);
+  }
+  return TL_OK;
+}
+
+static tl_status test(void *req, bool *done) {
+  request *r = req;
+  int all = 1;
+  for (int i = 0; i < r->n; i++) {
+    int one = 1;
+    if (r->list[i] == MPI_REQUEST_NULL) continue;
+    MPI_TRY("collective", MPI_Test(&r->list[i], &one, MPI_STATUS_IGNORE));
+    all = all && one;
+  }
+  *done = all != 0;
+  if (all) free(r);
+  return TL_OK;
+}
+
+/* Collectives cannot be cancelled: the request is left to MPI, which ends with the process. */
+static void cancel(void *req) { free(req); }
+
+static const tl_transport transport = {"mpi", open_mpi, close_mpi, abort_mpi, exchange, missing, start, test, cancel};
+
+__attribute__((visibility("default"))) const tl_transport *tl_transport_plugin(int abi, const tl_plugin_host *h,
+                                                                               const char **why) {
+  static char text[128];
+  if (abi != TL_ABI) {
+    snprintf(text, sizeof text, "it was built for ABI %d of the engine, this one has %d: build both together", TL_ABI,
+             abi);
+    *why = text;
+    return NULL;
+  }
+  host = h;
+  return &transport;
+}

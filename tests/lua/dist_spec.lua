@@ -1,0 +1,156 @@
+-- dist_spec.lua: training on several ranks: collectives, DistributedDataParallel, ZeroRedundancy, faults, restarts. The
+-- programs of tests/dist run under `tlua --ranks N`.
+local tl = require "tlua"
+local ffi = require "ffi"
+local dist = tl.dist
+
+pcall(ffi.cdef, "long readlink(const char *path, char *buffer, size_t bytes);")
+local buffer = ffi.new("char[4096]")
+local program = ffi.string(buffer, tonumber(ffi.C.readlink("/proc/self/exe", buffer, 4096)))
+local folder = debug.getinfo(1, "S").source:match("^@(.*)lua/[^/]*$") .. "dist/"
+
+local function shell(command)
+  local pipe = io.popen(command .. " 2>&1; echo \"=$?\"")
+  local text, code = pipe:read("*a"):match("^(.*)=(%d+)\n$")
+  pipe:close()
+  return text, tonumber(code)
+end
+
+local function ranks(n, arguments, more)
+  return shell(("timeout 120 '%s' --ranks %d %s %s%s"):format(program, n, more or "", folder, arguments))
+end
+
+local function has(text, part) assert.is_truthy(text:find(part, 1, true), ("%q is not in:\n%s"):format(part, text)) end
+
+local function raises(part, f, ...)
+  local ok, message = pcall(f, ...)
+  assert.is_false(ok)
+  has(tostring(message), part)
+end
+
+describe("dist in one process", function()
+  after_each(function() dist.destroy() end)
+
+  it("is rank 0 of 1, whose collectives change nothing", function()
+    assert.equal(0, dist.rank())
+    assert.equal(1, dist.world_size())
+    assert.is_false(dist.is_initialized())
+    raises("dist.init comes first", dist.all_reduce, tl.ones(2))
+    dist.init()
+    assert.is_true(dist.is_initialized())
+    raises("met already", dist.init)
+    local t = tl.arange(6):view(2, 3):t()
+    assert.is_true(dist.all_reduce(t:clone()):equal(t))
+    assert.is_true(dist.all_gather(t):equal(t:unsqueeze(1)))
+    assert.is_true(dist.reduce_scatter(t):equal(t))
+    assert.is_true(dist.broadcast(t, 0):equal(t))
+    local work = dist.all_gather(t, { async = true })
+    assert.is_true(work:is_completed())
+    assert.is_true(work:wait():equal(t:unsqueeze(1)))
+    raises("waited for already", work.wait, work)
+    dist.barrier()
+    assert.is_true((dist.same("text")))
+  end)
+
+  it("refuses what makes no sense", function()
+    raises("timeout must be positive", dist.init, { timeout = 0 })
+    raises("there is no backend 'gloo'", dist.init, { backend = "gloo" })
+    raises("no option 'tiemout'", dist.init, { tiemout = 1 })
+    dist.init()
+    raises("there is no reduction 'avg'", dist.all_reduce, tl.ones(2), "avg")
+    raises("floating", dist.all_reduce, tl.ones(2, { dtype = "int64" }), "mean")
+    raises("share memory", dist.all_reduce, tl.ones(1):expand(4))
+    raises("rank 3 was named", dist.broadcast, tl.ones(2), 3)
+    raises("must be a tensor", dist.all_reduce, 5)
+    raises("argument 1 must be a module", tl.nn.parallel.DistributedDataParallel, 5)
+    raises("list of parameters is empty", tl.optim.ZeroRedundancy, tl.optim.SGD, {}, { lr = 1 })
+  end)
+end)
+
+if shell("command -v mpirun") == "" or select(2, ranks(2, "hello.lua")) ~= 0 then
+  describe("ranks #once", function() pending("need Open MPI and a build with it", function() end) end)
+  return
+end
+
+describe("ranks #once", function()
+  it("exchange tensors of every dtype and layout", function()
+    for n = 2, 4 do has(ranks(n, "collectives.lua"), "ok collectives on " .. n) end
+  end)
+
+  it("give the gradients of one process", function()
+    for n = 2, 4 do
+      local text, code = ranks(n, "equal.lua")
+      has(text, "done on " .. n)
+      assert.equal(0, code)
+    end
+  end)
+
+  it("divide an optimizer's state", function()
+    for n = 2, 3 do has(ranks(n, "zero.lua"), "ok zero on " .. n) end
+  end)
+
+  it("print once, or with their number", function()
+    local text = ranks(3, "hello.lua")
+    assert.equal(1, select(2, text:gsub("hello of 3", "")))
+    for r = 0, 2 do has(text, ("[rank %d]\tlogged"):format(r)) end
+  end)
+
+  local faults = {
+    size = "differ at collective 1: rank 0 calls all_reduce of 3 float32 (sum), rank 1 calls all_reduce of 4 float32",
+    dtype = "rank 1 calls all_reduce of 3 int32 (sum)",
+    reduction = "rank 1 calls all_reduce of 3 float32 (max)",
+    root = "rank 1 calls broadcast of 3 float32 from rank 1",
+    order = "rank 0 calls all_gather of 3 float32, rank 1 calls barrier",
+    absent = "rank 1 did not come to collective 1 (all_reduce of 3 float32 (sum)) within 2 s",
+    later = "an earlier collective failed: all_reduce: the ranks differ",
+    error = "of rank 1",
+    kill = "signal 9",
+    exit = "Exit code:    3",
+  }
+  for case, words in pairs(faults) do
+    it("say what is wrong and end: " .. case, function()
+      local text, code = ranks(3, "faults.lua " .. case)
+      has(text, words)
+      assert.is_true(code ~= 0 and code ~= 124, "exit code " .. code)
+      local everybody = case ~= "absent" and case ~= "error" and case ~= "kill" and case ~= "exit"
+      if everybody then
+        for r = 0, 2 do has(text, ("[rank %d]\tfalse"):format(r)) end
+      end
+    end)
+  end
+
+  it("go on from the last checkpoint when one was killed, to the same end", function()
+    local path = os.tmpname()
+    os.remove(path)
+    local expected = ranks(2, ("train.lua %s 24"):format(path)):match("final %S+")
+    assert.is_string(expected)
+    for _ = 1, 2 do
+      os.remove(path)
+      local text, code = ranks(2, ("train.lua %s 24 %d"):format(path, math.random(6, 23)), "--restarts 1")
+      has(text, "restart 1 of 1")
+      has(text, expected)
+      assert.equal(0, code)
+    end
+    os.remove(path)
+  end)
+
+  it("leave no process behind", function()
+    ranks(2, "faults.lua kill")
+    local text = shell("pgrep -f 'dist/faults[.]lua'")
+    assert.equal("", text)
+  end)
+
+  it("--ranks and --restarts want numbers", function()
+    local text, code = shell(("'%s' --ranks x y.lua"):format(program))
+    has(text, "--ranks needs a number")
+    assert.equal(2, code)
+    text, code = shell(("'%s' --ranks 2 --restarts -1 y.lua"):format(program))
+    has(text, "--restarts needs a number")
+    assert.equal(2, code)
+  end)
+
+  it("WORLD_SIZE without a launcher is an error that names one", function()
+    local text = shell(("WORLD_SIZE=2 RANK=0 '%s' -e 'tl.dist.init()'"):format(program))
+    has(text, "use mpirun -n 2 tlua script")
+  end)
+end)
