@@ -29,15 +29,15 @@ struct gpu_fold {
   const char *x;
   int dtype;
   uint32_t outs, count;
-  int64_t begin;   /* place of the first reduced element among all that the output has */
-  uint32_t part;   /* reduced elements of a part */
-  uint32_t lanes;  /* threads that share an output: a power of 2 */
-  bool vectors;    /* rows lie contiguously at multiples of 16 bytes, of a 2- or 4-byte floating dtype */
-  bool adjacent;   /* see pointwise.h */
-  double *centre;  /* [outs], may be NULL */
+  int64_t begin;  /* place of the first reduced element among all that the output has */
+  uint32_t part;  /* reduced elements of a part */
+  uint32_t lanes; /* threads that share an output: a power of 2 */
+  bool vectors;   /* rows lie contiguously at multiples of 16 bytes, of a 2- or 4-byte floating dtype */
+  bool adjacent;  /* see pointwise.h */
+  double *centre; /* [outs], may be NULL */
   double p;
-  void *cells;     /* [slot][outs], NULL: outputs are written at once */
-  uint32_t slot;   /* of part 0 */
+  void *cells;   /* [slot][outs], NULL: outputs are written at once */
+  uint32_t slot; /* of part 0 */
   char *out;
   int out_dtype, out_size, finish;
   double divisor, inverse; /* 1 / divisor */
@@ -49,8 +49,7 @@ static __device__ inline void fold_write(const gpu_fold &a, uint32_t o, A acc) {
   else Op::template write<C>(a, o, acc);
 }
 
-template <typename Op, typename C>
-static __global__ void __launch_bounds__(GPU_BLOCK, 4) rows_kernel(gpu_fold a) {
+template <typename Op, typename C> static __global__ void __launch_bounds__(GPU_BLOCK, 4) rows_kernel(gpu_fold a) {
   typedef typename Op::template acc<C> A;
   __shared__ A part[GPU_BLOCK / GPU_WARP];
   const uint32_t lane = threadIdx.x & (a.lanes - 1), rows = GPU_BLOCK / a.lanes;
@@ -74,9 +73,9 @@ static __global__ void __launch_bounds__(GPU_BLOCK, 4) rows_kernel(gpu_fold a) {
             const uint32_t j = i + (a.adjacent ? GPU_GROUP : tile / 2);
             float v[2 * GPU_GROUP];
             switch (a.dtype) {
-              case TL_FLOAT32: load_groups<float>(x, i, j, a.adjacent, v); break;
-              case TL_FLOAT16: load_groups<__half>(x, i, j, a.adjacent, v); break;
-              default: load_groups<__nv_bfloat16>(x, i, j, a.adjacent, v); break;
+              case TL_FLOAT32: load_groups<float>(x + (size_t)i * 4, x + (size_t)j * 4, a.adjacent, v); break;
+              case TL_FLOAT16: load_groups<__half>(x + (size_t)i * 2, x + (size_t)j * 2, a.adjacent, v); break;
+              default: load_groups<__nv_bfloat16>(x + (size_t)i * 2, x + (size_t)j * 2, a.adjacent, v); break;
             }
 #pragma unroll
             for (uint32_t k = 0; k < 2 * GPU_GROUP; k++)
@@ -109,8 +108,7 @@ static __global__ void __launch_bounds__(GPU_BLOCK, 4) rows_kernel(gpu_fold a) {
 template <typename C> static constexpr uint32_t gpu_deep = 16 / sizeof(C);
 static constexpr uint32_t GPU_DEEP = 4; /* at most */
 
-template <typename Op, typename C>
-static __global__ void __launch_bounds__(GPU_BLOCK, 4) columns_kernel(gpu_fold a) {
+template <typename Op, typename C> static __global__ void __launch_bounds__(GPU_BLOCK, 4) columns_kernel(gpu_fold a) {
   typedef typename Op::template acc<C> A;
   constexpr uint32_t DEEP = gpu_deep<C>;
   __shared__ A part[GPU_BLOCK];
@@ -209,16 +207,19 @@ static inline gpu_fold_plan gpu_fold_plan_of(const tl_iter *it, int reduced, int
   a->dtype = in->dtype;
   a->outs = (uint32_t)outs;
   a->count = (uint32_t)count;
-  int64_t across = lead > 0 ? in->stride[lead - 1] : INT64_MAX, along = reduced > 0 ? in->stride[it->ndim - 1] : INT64_MAX;
+  int64_t across = lead > 0 ? in->stride[lead - 1] : INT64_MAX,
+          along = reduced > 0 ? in->stride[it->ndim - 1] : INT64_MAX;
   plan.columns = outs > 1 && across < along;
   int64_t most_parts, width;
   if (plan.columns) {
     a->lanes = gpu_power_below(count / GPU_DEEP, 8);
-    while (a->lanes < GPU_BLOCK && outs <= GPU_BLOCK / a->lanes / 2 && count >= 2 * GPU_DEEP * (int64_t)a->lanes) a->lanes *= 2;
+    while (a->lanes < GPU_BLOCK && outs <= GPU_BLOCK / a->lanes / 2 && count >= 2 * GPU_DEEP * (int64_t)a->lanes)
+      a->lanes *= 2;
     width = GPU_BLOCK / a->lanes;
     most_parts = count / (a->lanes * 4 * GPU_DEEP);
   } else {
-    a->vectors = compute == TL_FLOAT32 && tl_is_floating(in->dtype) && reduced == 1 && along == size && gpu_aligned(in->data);
+    a->vectors =
+        compute == TL_FLOAT32 && tl_is_floating(in->dtype) && reduced == 1 && along == size && gpu_aligned(in->data);
     for (int d = 0; d < lead; d++) a->vectors = a->vectors && in->stride[d] % 16 == 0;
     a->adjacent = size == 2;
     a->lanes = count >= 4 * GPU_BLOCK ? (uint32_t)GPU_BLOCK : gpu_power_below(count / (2 * GPU_GROUP), GPU_WARP);
@@ -236,14 +237,16 @@ static inline gpu_fold_plan gpu_fold_plan_of(const tl_iter *it, int reduced, int
   return plan;
 }
 
-template <typename Op, typename C> static inline tl_status gpu_fold_launch(const char *name, const gpu_fold_plan *plan) {
+template <typename Op, typename C>
+static inline tl_status gpu_fold_launch(const char *name, const gpu_fold_plan *plan) {
   dim3 grid(plan->blocks, plan->parts);
   return gpu_launch(name, plan->columns ? columns_kernel<Op, C> : rows_kernel<Op, C>, grid, GPU_BLOCK, 0, plan->fold);
 }
 
 /* The reduction of `it` (op[1], contiguous outputs at op[0]) over its last `reduced` dims; `as` says how it ends. */
 template <typename Op, typename C>
-static inline tl_status gpu_fold_some(const char *name, const tl_iter *it, int reduced, int compute, const gpu_fold *as) {
+static inline tl_status gpu_fold_some(const char *name, const tl_iter *it, int reduced, int compute,
+                                      const gpu_fold *as) {
   typedef typename Op::template acc<C> A;
   int64_t outs = 1;
   for (int d = 0; d < it->ndim - reduced; d++) outs *= it->shape[d];

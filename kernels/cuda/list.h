@@ -4,6 +4,7 @@
 #define TL_KERNELS_CUDA_LIST_H
 
 #include "element.h"
+#include "warp.h"
 
 enum { GPU_PIECE = 8192 };
 
@@ -26,12 +27,6 @@ template <typename E, int N> static __device__ inline int gpu_find(const gpu_lis
   }
   return low;
 }
-
-/* Four neighbours, 16 bytes at a time. */
-template <typename T> struct alignas(4 * sizeof(T) < 16 ? 4 * sizeof(T) : 16) gpu_quad {
-  T at[4];
-};
-template <typename T> static inline bool gpu_quads(const void *p) { return (uintptr_t)p % alignof(gpu_quad<T>) == 0; }
 
 static inline int64_t gpu_pieces(int64_t n) { return (n + GPU_PIECE - 1) / GPU_PIECE; }
 

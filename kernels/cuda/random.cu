@@ -2,9 +2,10 @@
 // Compiled without contraction of products and sums, as that file is.
 //
 // A thread computes one Philox block, which is four elements.
-#include "element.h"
-#include "philox.h"
+#include "list.h"
 #include "walk.h"
+
+#include "philox.h"
 
 #include "backend/random.h"
 
@@ -25,6 +26,13 @@ template <typename C> static __device__ inline void fill_one(const filler &f, ui
   if (f.flat) at = (int64_t)e * f.walk.stride[0][0];
   else gpu_offsets<1>(f.walk, e, &at);
   gpu_store_as<C>(f.dtype, f.data + at, v);
+}
+
+template <typename T> static __device__ inline void fill_four(const filler &f, uint32_t i, const float *v) {
+  gpu_quad<T> q;
+#pragma unroll
+  for (int k = 0; k < 4; k++) q.at[k] = gpu_store<T>(v[k]);
+  ((gpu_quad<T> *)f.data)[i] = q;
 }
 
 static __device__ inline float number(const filler &f, const tl_philox &b, const float *z, int k, float) {
@@ -65,13 +73,15 @@ random_kernel(filler f, double top, const tl_cuda_random_base *base) {
       tl_normal_pair(b.word[2], b.word[3], &z[2], &z[3]);
     }
     const uint32_t e = 4 * i - skip; // wraps in the first block, where what lies before is left out
-    if (f.flat && f.dtype == TL_FLOAT32 && skip == 0 && e + 4 <= f.n && (uintptr_t)f.data % 16 == 0) {
-      float4 v;
-      v.x = (float)number(f, b, z, 0, (C)top);
-      v.y = (float)number(f, b, z, 1, (C)top);
-      v.z = (float)number(f, b, z, 2, (C)top);
-      v.w = (float)number(f, b, z, 3, (C)top);
-      ((float4 *)f.data)[i] = v;
+    if (sizeof(C) == sizeof(float) && f.flat && skip == 0 && e + 4 <= f.n && (uintptr_t)f.data % 16 == 0) {
+      float v[4];
+#pragma unroll
+      for (int k = 0; k < 4; k++) v[k] = (float)number(f, b, z, k, (C)top);
+      switch (f.dtype) {
+        case TL_FLOAT32: fill_four<float>(f, i, v); break;
+        case TL_FLOAT16: fill_four<__half>(f, i, v); break;
+        default: fill_four<__nv_bfloat16>(f, i, v); break;
+      }
       continue;
     }
 #pragma unroll
@@ -133,19 +143,16 @@ dropout_kernel(const T *x, T *y, int64_t n, uint64_t seed, uint64_t offset, cons
   seed ^= base->seed;
   offset += base->offset;
   typedef gpu_compute_t<T> C;
-  struct alignas(4 * sizeof(T)) four {
-    T at[4];
-  };
   const int64_t skip = (int64_t)(offset % 4), blocks = (skip + n + 3) / 4;
-  const bool vectors = skip == 0 && (uintptr_t)x % sizeof(four) == 0 && (uintptr_t)y % sizeof(four) == 0;
+  const bool vectors = skip == 0 && (uintptr_t)x % alignof(gpu_quad<T>) == 0 && (uintptr_t)y % alignof(gpu_quad<T>) == 0;
   GPU_LOOP(i, blocks) {
     const tl_philox b = tl_philox_block(seed, offset / 4 + (uint64_t)i);
     const int64_t e = 4 * i - skip;
     if (vectors && e + 4 <= n) {
-      four v = ((const four *)x)[i];
+      gpu_quad<T> v = ((const gpu_quad<T> *)x)[i];
 #pragma unroll
       for (int k = 0; k < 4; k++) v.at[k] = gpu_store<T>(b.word[k] >> 8 < limit ? (C)0 : gpu_load<C>(v.at[k]) * scale);
-      ((four *)y)[i] = v;
+      ((gpu_quad<T> *)y)[i] = v;
       continue;
     }
 #pragma unroll

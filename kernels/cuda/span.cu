@@ -1,6 +1,5 @@
 // span.cu: lists of gradients: their norm, scaling, clamping, unscaling with a look at what is finite.
 #include "list.h"
-#include "warp.h"
 
 #include "formula.h"
 

@@ -104,6 +104,8 @@ template <typename T> struct alignas(16) gpu_vector {
   enum { N = 16 / sizeof(T) };
   T at[N];
 };
+/* Four neighbours, at most 16 bytes at a time. */
+template <typename T> struct alignas(4 * sizeof(T) < 16 ? 4 * sizeof(T) : 16) gpu_quad { T at[4]; };
 static inline bool gpu_aligned(const void *p) { return (uintptr_t)p % 16 == 0; }
 
 #endif
