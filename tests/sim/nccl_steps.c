@@ -139,6 +139,12 @@ static uint64_t stream_bytes(const struct ncclComm *c, const part *p) {
   return p->count * sim_nccl_type_size(p->type) * (uint64_t)(p->kind == REDUCE_SCATTER ? c->ranks : 1);
 }
 
+/* From device memory into a ring. */
+static void give(void *ring, const void *from, size_t bytes) {
+  if (sim_memory_read != NULL) sim_memory_read(from, bytes);
+  memcpy(ring, from, bytes);
+}
+
 static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
 /* Takes from chunk [at, at + bytes) of everybody's stream what belongs to this rank. */
@@ -232,7 +238,7 @@ static bool step_collective(ncclComm_t c, part *p, int *waits_for) {
     uint64_t at = p->published * CHUNK;
     bool gives = p->kind != BROADCAST || p->root == c->rank;
     if (gives)
-      memcpy(own->ring[atomic_load(&own->published) % DEPTH], (const char *)p->from + at, least(CHUNK, total - at));
+      give(own->ring[atomic_load(&own->published) % DEPTH], (const char *)p->from + at, least(CHUNK, total - at));
     p->published++;
     atomic_fetch_add(&own->published, 1);
     moved = true;
@@ -276,8 +282,7 @@ static bool step_send(ncclComm_t c, part *p, int *waits_for) {
   while (p->published < p->chunks && atomic_load(&with->published) < atomic_load(&with->consumed) + DEPTH) {
     if (atomic_load(&with->done) != p->number) break; /* an earlier one is still read */
     uint64_t at = p->published * PAIR_CHUNK;
-    memcpy(with->ring[atomic_load(&with->published) % DEPTH], (const char *)p->from + at,
-           least(PAIR_CHUNK, total - at));
+    give(with->ring[atomic_load(&with->published) % DEPTH], (const char *)p->from + at, least(PAIR_CHUNK, total - at));
     p->published++;
     atomic_fetch_add(&with->published, 1);
     moved = true;

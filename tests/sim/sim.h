@@ -6,7 +6,7 @@
  *   work.c        what was submitted and the order it runs in
  *   memory.c, copy.c, stream.c, graph.c   arenas, copies, streams and events, capture
  *   protect.c, race.c   host code that touches what it must not; work that nothing orders
- *   cublaslt.c, cudnn.c, nccl.c   the libraries, on top of sim_enqueue
+ *   cublaslt*.c, cudnn*.c, nccl*.c, library.c   the libraries, on top of sim_enqueue
  */
 #ifndef TLUA_SIM_H
 #define TLUA_SIM_H

@@ -360,6 +360,16 @@ static void buffers_overlap(int rank, int ranks, ncclUniqueId id) {
 }
 SIM_FAULT(nccl_buffers_overlap, "overlap", "AllReduce") { in_processes(2, buffers_overlap); }
 
+__attribute__((unused)) static void sums_what_is_fresh(int rank, int ranks, ncclUniqueId id) {
+  ncclComm_t c;
+  float *fresh;
+  NCCL(ncclCommInitRank(&c, ranks, id, rank));
+  SIM_OK(cudaMalloc((void **)&fresh, 400));
+  NCCL(ncclAllReduce(fresh, fresh + 50, 50, ncclFloat32, ncclSum, c, NULL));
+  cudaDeviceSynchronize();
+}
+SIM_CHECK_FAULT(nccl_reads_what_nothing_wrote, "uninitialised", "AllReduce") { in_processes(2, sums_what_is_fresh); }
+
 /* ---- ranks that die ---- */
 
 static void rank_1_dies(int rank, int ranks, ncclUniqueId id) {
