@@ -444,13 +444,14 @@ static cudaError_t launch(cudaGraphExec_t exec, cudaStream_t handle) {
   sim_item *begin_item = NULL, *end_item = NULL;
   if (e == cudaSuccess) e = sim_append(s, &(sim_work){.name = "cudaGraphLaunch", .device = s->device}, &begin_item);
   if (e != cudaSuccess) return e;
+  sim_item *before = sim_keep(exec->last);
   sim_item **items = sim_checked(calloc((size_t)g->count + 2, sizeof *items)), **needs = NULL;
   needs = sim_checked(calloc((size_t)g->count + 2, sizeof *needs));
   for (int n = 0; n < g->count; n++) {
     int count = 0;
     for (int i = 0; i < g->list[n].needs.count; i++) needs[count++] = items[g->list[n].needs.list[i]];
     needs[count++] = begin_item;
-    needs[count++] = exec->last;
+    needs[count++] = before;
     sim_work w = g->list[n].work;
     w.lane = g->list[n].chain == 0 ? s->lane : exec->lanes[g->list[n].chain];
     items[n] = sim_submit(&w, count, needs);
@@ -462,6 +463,7 @@ static cudaError_t launch(cudaGraphExec_t exec, cudaStream_t handle) {
   sim_replace(&exec->last, end_item);
   for (int n = 0; n <= g->count; n++) sim_drop(items[n]);
   sim_drop(end_item);
+  sim_drop(before);
   free(items);
   free(needs);
   return cudaSuccess;

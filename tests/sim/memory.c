@@ -438,6 +438,7 @@ static cudaError_t free_pinned(void *p) {
     return cudaErrorInvalidValue;
   }
   for (int i = 0; i < sim_devices(); i++) sim_wait_device(i);
+  at = find(pinned, pinned_count, p); /* host functions ran meanwhile, and other threads */
   munmap(p, pinned[at].bytes);
   sim_history_free(pinned[at].history);
   removed(pinned, &pinned_count, at);

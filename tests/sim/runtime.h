@@ -80,7 +80,10 @@ struct sim_item {
   sim_item *previous, *next; /* all that are not done */
 };
 
-/* A new item that waits for some others (NULLs and done ones are fine). The caller owns one reference. */
+/* Waits while the queues are full. Like every wait it may let other threads in: look at what they may change later. */
+void sim_make_room(void);
+/* A new item that waits for some others (NULLs and done ones are fine), which the caller keeps where there may be no
+ * room. The caller owns one reference. */
 sim_item *sim_submit(const sim_work *work, int needs, sim_item *const *need);
 sim_item *sim_keep(sim_item *item);
 void sim_drop(sim_item *item);

@@ -54,12 +54,15 @@ static int needs_of(struct CUstream_st *stream, sim_item **needs) {
 
 static sim_item *append(struct CUstream_st *stream, const sim_work *work, sim_item *also) {
   sim_item *needs[MOST_NEEDS + 1];
+  sim_keep(also);
+  sim_make_room();
   int n = needs_of(stream, needs);
   if (also != NULL) needs[n++] = also;
   sim_work w = *work;
   w.lane = stream->lane;
   sim_item *item = sim_submit(&w, n, needs);
   sim_replace(&stream->last, item);
+  sim_drop(also);
   return item;
 }
 
@@ -203,9 +206,11 @@ static cudaError_t query(cudaStream_t handle) {
   if (e != cudaSuccess) return e;
   sim_item *needs[MOST_NEEDS];
   int n = needs_of(s, needs);
-  for (int i = 0; i < n; i++)
-    if (needs[i] != NULL && !asked(needs[i])) return cudaErrorNotReady;
-  return cudaSuccess;
+  for (int i = 0; i < n; i++) sim_keep(needs[i]);
+  for (int i = 0; i < n && e == cudaSuccess; i++)
+    if (needs[i] != NULL && !asked(needs[i])) e = cudaErrorNotReady;
+  for (int i = 0; i < n; i++) sim_drop(needs[i]);
+  return e;
 }
 
 cudaError_t CUDARTAPI cudaStreamQuery(cudaStream_t stream) { SIM_API(cudaErrorLaunchFailure, query(stream)); }

@@ -149,12 +149,15 @@ static void add_need(sim_item *item, sim_item *need) {
   item->unmet++;
 }
 
+void sim_make_room(void) {
+  if (work.pending < QUEUE_LIMIT) return;
+  uint64_t enough = work.first->number + QUEUE_LIMIT / 2;
+  while (work.first != NULL && work.first->number < enough) sim_wait(work.first);
+}
+
 sim_item *sim_submit(const sim_work *w, int needs, sim_item *const *need) {
   if (!work.started) start();
-  if (work.pending >= QUEUE_LIMIT) {
-    uint64_t enough = work.first->number + QUEUE_LIMIT / 2;
-    while (work.first != NULL && work.first->number < enough) sim_wait(work.first);
-  }
+  sim_make_room();
   sim_item *item = sim_checked(calloc(1, sizeof *item));
   sim_work_copy(&item->work, w);
   item->number = ++work.number;
