@@ -433,7 +433,7 @@ SIM_CLEAN(nccl_refuses) {
   NCCL(ncclCommInitRank(&c, 1, id, 0));
   array x = rank_array(F32, 4, 0);
   NCCL_REFUSES(InvalidArgument, ncclAllReduce(NULL, x.device, 4, ncclFloat32, ncclSum, c, NULL));
-  NCCL_REFUSES(InvalidArgument, ncclAllReduce(x.device, x.device, 4, ncclFloat8e4m3, ncclSum, c, NULL));
+  NCCL_REFUSES(InvalidArgument, ncclAllReduce(x.device, x.device, 4, (ncclDataType_t)10, ncclSum, c, NULL));
   NCCL_REFUSES(InvalidArgument, ncclAllReduce(x.device, x.device, 4, ncclFloat32, (ncclRedOp_t)5, c, NULL));
   NCCL_REFUSES(InvalidArgument, ncclBroadcast(x.device, x.device, 4, ncclFloat32, 1, c, NULL));
   NCCL_REFUSES(InvalidUsage, ncclSend(x.device, 4, ncclFloat32, 0, c, NULL));
