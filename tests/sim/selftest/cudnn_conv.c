@@ -422,7 +422,7 @@ SIM_CLEAN(cudnn_heuristic_orders_by_the_seed) {
   for (int seed = 0; seed < 30; seed++) {
     cudnnConvolutionFwdAlgoPerf_t found[8];
     int count = 0;
-    char text[8];
+    char text[16];
     snprintf(text, sizeof text, "%d", seed);
     setenv("TLUA_SIM_SEED", text, 1);
     DNN(cudnnGetConvolutionForwardAlgorithm_v7(s.handle, s.x, s.w, s.conv, s.y, 8, &count, found));
