@@ -370,6 +370,8 @@ TL_API tl_status tl_outer(tl_tensor *a, tl_tensor *b, tl_tensor **out);
 TL_API tl_status tl_einsum(const char *equation, int n, tl_tensor *const *tensors, tl_tensor **out);
 /* y = x w^T + b: x (.., in), w (out, in), b (out) or NULL, y (.., out) */
 TL_API tl_status tl_linear(tl_tensor *x, tl_tensor *w, tl_tensor *b, tl_tensor **out);
+/* tl_gelu_tanh of that: one kernel on CUDA in float16 and bfloat16 */
+TL_API tl_status tl_linear_gelu(tl_tensor *x, tl_tensor *w, tl_tensor *b, tl_tensor **out);
 
 /* ---- convolution and pooling (engine/ops/conv.c, pool.c) ----------------------------------------------------------- */
 /* n spatial dims (1 or 2): x (N, C, L..), w (O, C/groups, K..), b (O) or NULL */

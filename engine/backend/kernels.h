@@ -81,6 +81,9 @@ typedef struct tl_kernels {
   /* gemm, and sums (m, of its dtype) = the sums of a's rows: floating, no batch, no size is 0. NULL where one call has
    * nothing over gemm and reduce; not an error. */
   tl_status (*gemm_sums)(const tl_gemm *g, void *sums);
+  /* c = gelu_tanh of what gemm gives, which goes to `pre` (m, n, contiguous; NULL: not wanted): no batch, no size is 0.
+   * *done = false: nothing was done, the library has no such call for this problem. NULL as above. */
+  tl_status (*gemm_gelu)(const tl_gemm *g, void *pre, bool *done);
   /* ---- optimizer.c ---- one optimizer step over a list of parameters (update.h) */
   tl_status (*update)(int n, const tl_update *list);
   /* ---- step.cu; NULL on the CPU ---- an optimizer's and a gradient scaler's own numbers, where those stay on the device */

@@ -89,26 +89,73 @@ static tl_status check_linear(const tl_tensor *x, const tl_tensor *w, const tl_t
   return tl_check_factors("linear", x, b);
 }
 
-tl_status tl_linear(tl_tensor *x, tl_tensor *w, tl_tensor *b, tl_tensor **out) {
-  TL_AUTOCAST(TL_CAST_LOW, tl_linear(cast[0], cast[1], cast[2], out), x, w, b);
-  TL_TRY(check_linear(x, w, b));
+/* An empty y (.., out) for x (.., in). */
+static tl_status empty_result(const tl_tensor *x, const tl_tensor *w, tl_tensor **y) {
   int64_t shape[TL_MAX_DIMS];
   for (int d = 0; d < x->ndim - 1; d++) shape[d] = x->shape[d];
   shape[x->ndim - 1] = w->shape[0];
-  tl_tensor *held, *y, *in[3] = {x, w, b};
+  return tl_empty(x->ndim, shape, x->dtype, x->device, y);
+}
+
+static tl_status record(tl_tensor *x, tl_tensor *w, tl_tensor *b, tl_tensor *y) {
+  tl_tensor *in[3] = {x, w, b};
+  const int inputs = b == NULL ? 2 : 3;
+  if (!tl_records(inputs, in)) return TL_OK;
+  tl_tensor *save[2] = {tl_requires_grad(w) ? x : NULL, tl_requires_grad(x) ? w : NULL};
+  return tl_record1(&linear_class, y, inputs, in, 2, save, NULL, 0);
+}
+
+tl_status tl_linear(tl_tensor *x, tl_tensor *w, tl_tensor *b, tl_tensor **out) {
+  TL_AUTOCAST(TL_CAST_LOW, tl_linear(cast[0], cast[1], cast[2], out), x, w, b);
+  TL_TRY(check_linear(x, w, b));
+  tl_tensor *held, *y;
   tl_matrices xm;
   TL_TRY(rows_of(x, &held, &xm));
   const tl_matrices wt = tl_matrices_transposed(tl_matrices_of(w, false));
-  tl_status st = tl_empty(x->ndim, shape, x->dtype, x->device, &y);
+  tl_status st = empty_result(x, w, &y);
   if (st == TL_OK) {
     st = tl_gemm_into("linear", &xm, &wt, b, 1, 0, y);
-    int inputs = b == NULL ? 2 : 3;
-    if (st == TL_OK && tl_records(inputs, in)) {
-      tl_tensor *save[2] = {tl_requires_grad(w) ? x : NULL, tl_requires_grad(x) ? w : NULL};
-      st = tl_record1(&linear_class, y, inputs, in, 2, save, NULL, 0);
-    }
+    if (st == TL_OK) st = record(x, w, b, y);
     st = tl_give(st, y, out);
   }
   tl_tensor_free(held);
+  return st;
+}
+
+/* ---- linear and gelu, in one call where the device has it; on the tape they are two ---- */
+
+/* *out stays NULL where it has not. */
+static tl_status fused_gelu(tl_tensor *x, tl_tensor *w, tl_tensor *b, tl_tensor **out) {
+  tl_tensor *in[3] = {x, w, b}, *held, *y = NULL, *pre = NULL;
+  tl_matrices xm;
+  bool done = false;
+  TL_TRY(rows_of(x, &held, &xm));
+  const tl_matrices wt = tl_matrices_transposed(tl_matrices_of(w, false));
+  tl_status st = empty_result(x, w, &y);
+  if (st == TL_OK && tl_records(b == NULL ? 2 : 3, in)) st = empty_result(x, w, &pre);
+  if (st == TL_OK) st = tl_gemm_gelu_into("linear_gelu", &xm, &wt, b, pre, y, &done);
+  if (st == TL_OK && done && pre != NULL) {
+    st = record(x, w, b, pre);
+    if (st == TL_OK) st = tl_record_gelu_tanh(pre, y);
+  }
+  tl_tensor_free(pre);
+  tl_tensor_free(held);
+  if (st == TL_OK && done) *out = y;
+  else tl_tensor_free(y);
+  return st;
+}
+
+tl_status tl_linear_gelu(tl_tensor *x, tl_tensor *w, tl_tensor *b, tl_tensor **out) {
+  TL_AUTOCAST(TL_CAST_LOW, tl_linear_gelu(cast[0], cast[1], cast[2], out), x, w, b);
+  TL_TRY(check_linear(x, w, b));
+  tl_tensor *y = NULL;
+  if (x->numel > 0 && w->numel > 0 && tl_kernels_of(x)->gemm_gelu != NULL) TL_TRY(fused_gelu(x, w, b, &y));
+  if (y != NULL) {
+    *out = y;
+    return TL_OK;
+  }
+  TL_TRY(tl_linear(x, w, b, &y));
+  tl_status st = tl_gelu_tanh(y, out);
+  tl_tensor_free(y);
   return st;
 }

@@ -45,7 +45,8 @@ static int64_t broadcast_size(const tl_matrices *x, int batch_ndim, int d) {
   return d < lead ? 1 : x->batch[d - lead];
 }
 
-static tl_gemm describe(const char *op, const tl_matrices *a, const tl_matrices *b, tl_tensor *y) {
+static tl_gemm describe(const char *op, const tl_matrices *a, const tl_matrices *b, const tl_tensor *bias,
+                        tl_tensor *y) {
   tl_gemm g = {.op = op, .dtype = y->dtype, .m = a->rows, .n = b->cols, .k = a->cols, .alpha = 1};
   g.batch_ndim = a->batch_ndim > b->batch_ndim ? a->batch_ndim : b->batch_ndim;
   set_matrix(&g.a, a, g.batch_ndim);
@@ -58,25 +59,31 @@ static tl_gemm describe(const char *op, const tl_matrices *a, const tl_matrices 
     g.c.batch[d] = step;
     step *= g.batch[d];
   }
+  if (bias != NULL) {
+    g.bias = tl_data(bias);
+    g.bias_stride = bias->strides[0];
+  }
   return g;
 }
 
 tl_status tl_gemm_into(const char *op, const tl_matrices *a, const tl_matrices *b, tl_tensor *bias, double alpha,
                        double beta, tl_tensor *y) {
   TL_KERNEL(y, gemm, op);
-  tl_gemm g = describe(op, a, b, y);
+  tl_gemm g = describe(op, a, b, bias, y);
   g.alpha = alpha;
   g.beta = beta;
-  if (bias != NULL) {
-    g.bias = tl_data(bias);
-    g.bias_stride = bias->strides[0];
-  }
   return tl_kernels_of(y)->gemm(&g);
 }
 
 tl_status tl_gemm_sums_into(const char *op, const tl_matrices *a, const tl_matrices *b, tl_tensor *y, tl_tensor *sums) {
-  const tl_gemm g = describe(op, a, b, y);
+  const tl_gemm g = describe(op, a, b, NULL, y);
   return tl_kernels_of(y)->gemm_sums(&g, tl_data(sums));
+}
+
+tl_status tl_gemm_gelu_into(const char *op, const tl_matrices *a, const tl_matrices *b, tl_tensor *bias, tl_tensor *pre,
+                            tl_tensor *y, bool *done) {
+  const tl_gemm g = describe(op, a, b, bias, y);
+  return tl_kernels_of(y)->gemm_gelu(&g, pre == NULL ? NULL : tl_data(pre), done);
 }
 
 tl_status tl_check_factors(const char *op, const tl_tensor *a, const tl_tensor *b) {

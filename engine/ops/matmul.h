@@ -24,6 +24,12 @@ tl_status tl_gemm_into(const char *op, const tl_matrices *a, const tl_matrices *
 /* y = a b, and sums (a's rows) = the sums of a's rows, for y's device if its kernels have gemm_sums (and as they say). */
 tl_status tl_gemm_sums_into(const char *op, const tl_matrices *a, const tl_matrices *b, tl_tensor *y, tl_tensor *sums);
 
+/* y = gelu_tanh(a b + bias), whose argument goes to `pre` or nowhere, if y's kernels have gemm_gelu (and as they say). */
+tl_status tl_gemm_gelu_into(const char *op, const tl_matrices *a, const tl_matrices *b, tl_tensor *bias, tl_tensor *pre,
+                            tl_tensor *y, bool *done);
+/* The node of y = gelu_tanh(x), which somebody else computed (pointwise.c). */
+tl_status tl_record_gelu_tanh(tl_tensor *x, tl_tensor *y);
+
 /* Same device, same dtype, not bool. */
 tl_status tl_check_factors(const char *op, const tl_tensor *a, const tl_tensor *b);
 

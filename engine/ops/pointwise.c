@@ -4,6 +4,7 @@
 #include "core/iter.h"
 #include "core/tensor.h"
 #include "ops/autocast.h"
+#include "ops/matmul.h"
 
 enum kind { KIND_FLOAT, KIND_ANY, KIND_BOOL };
 enum saves { SAVES_NO, SAVES_X, SAVES_Y, SAVES_AB, SAVES_ND };
@@ -338,5 +339,7 @@ static tl_status binary_(const row *r, tl_tensor *a, tl_tensor *b, double sb) {
     return binary(&name##_row, NULL, b, s, 0, out);                                                                 \
   }
 #include "ops/ops.def"
+
+tl_status tl_record_gelu_tanh(tl_tensor *x, tl_tensor *y) { return record_unary(&gelu_tanh_row, x, y, 0, 0); }
 
 static tl_status unary_square(tl_tensor *x, tl_tensor **out) { return tl_square(x, out); }

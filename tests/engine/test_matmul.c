@@ -267,6 +267,10 @@ static tl_status run_addmm(tl_tensor *const *in, void *context, tl_tensor **out)
 static tl_status run_linear(tl_tensor *const *in, void *context, tl_tensor **out) {
   return tl_linear(in[0], in[1], context != NULL ? in[2] : NULL, out);
 }
+static tl_status run_linear_gelu(tl_tensor *const *in, void *context, tl_tensor **out) {
+  (void)context;
+  return tl_linear_gelu(in[0], in[1], in[2], out);
+}
 static tl_status run_outer(tl_tensor *const *in, void *context, tl_tensor **out) {
   (void)context;
   return tl_outer(in[0], in[1], out);
@@ -315,6 +319,7 @@ START_TEST(gradients_of_addmm_and_linear) {
   ck_ok(tl_transpose(x3t, 0, 1, &xt));
   tl_tensor *inputs[4] = {a, x3, v, xt};
   for (int i = 0; i < 4; i++) check_gradients("linear", run_linear, 3, (tl_tensor *[]){inputs[i], w, bias}, &w);
+  check_gradients("linear_gelu", run_linear_gelu, 3, (tl_tensor *[]){x3, w, bias}, NULL);
   check_gradients("linear without bias", run_linear, 2, (tl_tensor *[]){a, w}, NULL);
   tl_tensor *all[] = {c, a, b, w, bias, x3, v, xt, x3t};
   for (int t = 0; t < 9; t++) tl_tensor_free(all[t]);

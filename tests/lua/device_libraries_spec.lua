@@ -98,6 +98,12 @@ describe(device .. " multiplies as the CPU does", function()
         agree(text(shape) .. " bare", 4 * TOLERANCE[dtype], differentiated(F.linear), few(shape, dtype),
           few({ 5, 4 }, dtype))
       end
+      for _, features in ipairs { 5, 8 } do -- only the second can be one call that keeps what gradients need
+        local x, w, b = few({ 6, 4 }, dtype), few({ features, 4 }, dtype), few({ features }, dtype)
+        agree(features .. " gelu", 4 * TOLERANCE[dtype], F.linear_gelu, x, w, b)
+        agree(features .. " gelu, bare", 4 * TOLERANCE[dtype], F.linear_gelu, x, w)
+        agree(features .. " gelu, gradients", 4 * TOLERANCE[dtype], differentiated(F.linear_gelu), x, w, b)
+      end
     end)
   end
 end)

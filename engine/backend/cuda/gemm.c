@@ -93,27 +93,39 @@ static tl_status make_layout(const char *op, const product_key *key, int i, int6
   return TL_OK;
 }
 
-static tl_status set_vector(const char *op, const product_plan *p, const void *vector) {
-  if (p->key.epilogue == CUBLASLT_EPILOGUE_DEFAULT) return TL_OK;
-  TL_BLAS_TRY(op,
-              cublasLtMatmulDescSetAttribute(p->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &vector, sizeof vector));
+/* What else a product gives or takes in the same call. */
+typedef struct epilogue {
+  int kind;           /* cublasLtEpilogue_t */
+  const void *vector; /* the bias, or gets the sums */
+  void *aux;          /* gets the argument of the gelu, or NULL */
+} epilogue;
+
+static tl_status set_pointers(const char *op, const product_plan *p, const epilogue *e) {
+  if (e->vector != NULL)
+    TL_BLAS_TRY(op, cublasLtMatmulDescSetAttribute(p->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &e->vector,
+                                                   sizeof e->vector));
+  if (e->aux != NULL)
+    TL_BLAS_TRY(op, cublasLtMatmulDescSetAttribute(p->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &e->aux,
+                                                   sizeof e->aux));
   return TL_OK;
 }
 
-static tl_status make_descriptors(const char *op, product_plan *p, const void *vector) {
+static tl_status make_descriptors(const char *op, product_plan *p, const epilogue *e) {
   const product_key *key = &p->key;
   const cublasOperation_t of_a = key->transposed[0] ? CUBLAS_OP_T : CUBLAS_OP_N,
                           of_b = key->transposed[1] ? CUBLAS_OP_T : CUBLAS_OP_N;
-  const cublasLtEpilogue_t epilogue = (cublasLtEpilogue_t)key->epilogue;
+  const cublasLtEpilogue_t kind = (cublasLtEpilogue_t)e->kind;
   const cublasComputeType_t compute = key->dtype == TL_FLOAT64 ? CUBLAS_COMPUTE_64F
                                       : key->tf32              ? CUBLAS_COMPUTE_32F_FAST_TF32
                                                                : CUBLAS_COMPUTE_32F;
   TL_BLAS_TRY(op, cublasLtMatmulDescCreate(&p->product, compute, key->dtype == TL_FLOAT64 ? CUDA_R_64F : CUDA_R_32F));
   TL_BLAS_TRY(op, cublasLtMatmulDescSetAttribute(p->product, CUBLASLT_MATMUL_DESC_TRANSA, &of_b, sizeof of_b));
   TL_BLAS_TRY(op, cublasLtMatmulDescSetAttribute(p->product, CUBLASLT_MATMUL_DESC_TRANSB, &of_a, sizeof of_a));
-  TL_BLAS_TRY(op,
-              cublasLtMatmulDescSetAttribute(p->product, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue));
-  TL_TRY(set_vector(op, p, vector));
+  TL_BLAS_TRY(op, cublasLtMatmulDescSetAttribute(p->product, CUBLASLT_MATMUL_DESC_EPILOGUE, &kind, sizeof kind));
+  if (e->aux != NULL)
+    TL_BLAS_TRY(
+        op, cublasLtMatmulDescSetAttribute(p->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &key->n, sizeof key->n));
+  TL_TRY(set_pointers(op, p, e));
   TL_TRY(make_layout(op, key, 0, key->m, key->k, &p->layout[0]));
   TL_TRY(make_layout(op, key, 1, key->k, key->n, &p->layout[1]));
   return make_layout(op, key, 2, key->m, key->n, &p->layout[2]);
@@ -151,7 +163,8 @@ static tl_status choose(const char *op, cublasLtHandle_t blas, product_plan *p, 
                                                            p->layout[2], preference, 1, &choice, &choices);
     /* some combinations with an epilogue count as invalid values */
     const bool none = status == CUBLAS_STATUS_NOT_SUPPORTED ||
-                      (status == CUBLAS_STATUS_INVALID_VALUE && p->key.epilogue == CUBLASLT_EPILOGUE_BGRADB);
+                      (status == CUBLAS_STATUS_INVALID_VALUE && p->key.epilogue != CUBLASLT_EPILOGUE_DEFAULT &&
+                       p->key.epilogue != CUBLASLT_EPILOGUE_BIAS);
     if (status != CUBLAS_STATUS_SUCCESS && !none) st = tl_cuda_blas_failed(status, op, __FILE__, __LINE__);
     else *found = status == CUBLAS_STATUS_SUCCESS && choices > 0 && choice.state == CUBLAS_STATUS_SUCCESS;
   }
@@ -163,14 +176,14 @@ static tl_status choose(const char *op, cublasLtHandle_t blas, product_plan *p, 
 }
 
 /* The plan of a key, made at its first use; NULL where the library has no algorithm. */
-static tl_status plan_of(const char *op, cublasLtHandle_t blas, const product_key *key, const void *vector,
+static tl_status plan_of(const char *op, cublasLtHandle_t blas, const product_key *key, const epilogue *e,
                          product_plan **out) {
   tl_cuda_cache *cache = &tl_cuda_caches_here()->products;
   *out = tl_cuda_cache_find(cache, key, sizeof *key, sizeof **out);
-  if (*out != NULL) return set_vector(op, *out, vector);
+  if (*out != NULL) return set_pointers(op, *out, e);
   product_plan p = {.key = *key};
   bool found = false;
-  tl_status st = make_descriptors(op, &p, vector);
+  tl_status st = make_descriptors(op, &p, e);
   if (st == TL_OK) st = choose(op, blas, &p, &found);
   if (st == TL_OK && found) {
     void *kept = NULL;
@@ -197,18 +210,13 @@ static tl_status multiply(const tl_gemm *g, cublasLtHandle_t blas, const product
   return tl_cuda_launched(g->op);
 }
 
-/* sums: NULL, or gets the sums of a's rows, for a problem without a batch; *found = false: nothing was done, because the
- * library has no algorithm that gives them. */
-static tl_status run(const tl_gemm *g, void *sums, bool *found) {
-  const int epilogue = sums != NULL      ? CUBLASLT_EPILOGUE_BGRADB
-                       : g->bias != NULL ? CUBLASLT_EPILOGUE_BIAS
-                                         : CUBLASLT_EPILOGUE_DEFAULT;
-  const void *vector = sums != NULL ? sums : g->bias;
-  const product_key key = key_of(g, epilogue, vector);
+/* *found = false: nothing was done, because the library has no algorithm. */
+static tl_status run(const tl_gemm *g, const epilogue *e, bool *found) {
+  const product_key key = key_of(g, e->kind, e->vector);
   cublasLtHandle_t blas;
   product_plan *plan;
   TL_TRY(tl_cuda_blas_open(g->op, &blas));
-  tl_status st = plan_of(g->op, blas, &key, vector, &plan);
+  tl_status st = plan_of(g->op, blas, &key, e, &plan);
   *found = st == TL_OK && plan != NULL;
   if (*found) st = multiply(g, blas, plan);
   tl_cuda_library_close();
@@ -222,7 +230,8 @@ static tl_status run_all(const tl_gemm *g) {
     tl_gemm some = tl_gemm_item(g, first);
     some.batch_ndim = g->batch_ndim;
     some.batch[0] = count - first < BATCH_MAX ? count - first : BATCH_MAX;
-    TL_TRY(run(&some, NULL, &found));
+    const epilogue e = {g->bias != NULL ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT, g->bias, NULL};
+    TL_TRY(run(&some, &e, &found));
     if (!found)
       return TL_FAIL(TL_ERR_UNSUPPORTED, g->op,
                      "cuBLASLt has no algorithm for (%lldx%lld) times (%lldx%lld), %lld at a time, of dtype number %d",
@@ -287,7 +296,31 @@ static tl_status sum_rows(const tl_gemm *g, void *sums) {
   return tl_cuda_reduce(TL_REDUCE_KIND_SUM, &it, 1, 0);
 }
 
-static tl_status floating(const tl_gemm *problem, void *sums) {
+/* What is wanted beside c. */
+typedef struct extra {
+  void *sums; /* of a's rows, or NULL */
+  bool gelu;  /* c is the gelu of the product, which goes to pre */
+  void *pre;  /* or NULL */
+  bool *done; /* of the gelu */
+} extra;
+
+static tl_status finish(const tl_gemm *g, const extra *x) {
+  if (x->sums != NULL) {
+    const epilogue e = {CUBLASLT_EPILOGUE_BGRADB, x->sums, NULL};
+    bool found;
+    TL_TRY(run(g, &e, &found));
+    if (found) return TL_OK;
+    TL_TRY(run_all(g));
+    return sum_rows(g, x->sums);
+  }
+  if (!x->gelu) return run_all(g);
+  const int alone = g->bias != NULL ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
+  const int with_pre = g->bias != NULL ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+  const epilogue e = {x->pre != NULL ? with_pre : alone, g->bias, x->pre};
+  return run(g, &e, x->done);
+}
+
+static tl_status floating(const tl_gemm *problem, const extra *x) {
   tl_gemm g = *problem;
   if (!one_batch(&g, &g.c)) { /* item by item of the first dim */
     g.batch_ndim--;
@@ -301,7 +334,7 @@ static tl_status floating(const tl_gemm *problem, void *sums) {
       g.a.data = (char *)problem->a.data + i * problem->a.batch[0] * size;
       g.b.data = (char *)problem->b.data + i * problem->b.batch[0] * size;
       g.c.data = (char *)problem->c.data + i * problem->c.batch[0] * size;
-      TL_TRY(floating(&g, NULL));
+      TL_TRY(floating(&g, x));
     }
     return TL_OK;
   }
@@ -320,12 +353,7 @@ static tl_status floating(const tl_gemm *problem, void *sums) {
     g.batch[0] = tl_gemm_batch_count(&g);
     g.batch_ndim = 1;
   }
-  bool found = false;
-  if (st == TL_OK && sums != NULL) st = run(&g, sums, &found);
-  if (st == TL_OK && !found) {
-    st = run_all(&g);
-    if (st == TL_OK && sums != NULL) st = sum_rows(&g, sums);
-  }
+  if (st == TL_OK) st = finish(&g, x);
   for (int i = 0; i < 3; i++)
     if (packed[i].data != NULL) tl_cuda_scratch_free(packed[i].data, packed[i].bytes);
   return st;
@@ -333,9 +361,23 @@ static tl_status floating(const tl_gemm *problem, void *sums) {
 
 tl_status tl_cuda_gemm(const tl_gemm *problem) {
   if (problem->m == 0 || problem->n == 0 || tl_gemm_batch_count(problem) == 0) return TL_OK;
+  const extra none = {NULL, false, NULL, NULL};
   tl_gemm g = *problem;
   tl_gemm_fold(&g);
-  return g.k == 0 || !tl_is_floating(g.dtype) ? tl_cuda_own_gemm(&g) : floating(&g, NULL);
+  return g.k == 0 || !tl_is_floating(g.dtype) ? tl_cuda_own_gemm(&g) : floating(&g, &none);
 }
 
-tl_status tl_cuda_gemm_sums(const tl_gemm *g, void *sums) { return floating(g, sums); }
+tl_status tl_cuda_gemm_sums(const tl_gemm *g, void *sums) {
+  const extra x = {.sums = sums};
+  return floating(g, &x);
+}
+
+/* For the half types only: float32 would get the library's approximation of tanh. Rows of the argument must start at
+ * multiples of 8 elements. */
+tl_status tl_cuda_gemm_gelu(const tl_gemm *g, void *pre, bool *done) {
+  const extra x = {.gelu = true, .pre = pre, .done = done};
+  *done = false;
+  if (g->dtype != TL_FLOAT16 && g->dtype != TL_BFLOAT16) return TL_OK;
+  if (pre != NULL && (g->n % 8 != 0 || alignment_of(pre) < ALIGNMENT_MAX)) return TL_OK;
+  return floating(g, &x);
+}

@@ -82,6 +82,15 @@ function F.linear(x, weight, bias)
   return wrap(out[0])
 end
 
+--- F.gelu(F.linear(x, weight, bias), { approximate = "tanh" }); one kernel on CUDA in float16 and bfloat16.
+function F.linear_gelu(x, weight, bias)
+  check_tensor(x, "linear_gelu", 1)
+  check_tensor(weight, "linear_gelu", 2)
+  check_optional(bias, "linear_gelu", 3)
+  check(C.tl_linear_gelu(x, weight, bias, out))
+  return wrap(out[0])
+end
+
 local function convolution(name, n)
   F[name] = function(x, weight, bias, opts)
     check_tensor(x, name, 1)
