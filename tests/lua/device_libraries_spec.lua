@@ -136,7 +136,8 @@ describe(device .. " convolves as the CPU does", function()
 end)
 
 describe(device .. " takes softmax as the CPU does", function()
-  local small = { float32 = 1e-5, float16 = 2e-3, bfloat16 = 2e-2, float64 = 1e-12 }
+  -- the gradient of log-softmax takes a sum of thousands from each element
+  local small = { float32 = 1e-4, float16 = 4e-3, bfloat16 = 3e-2, float64 = 1e-12 }
   for _, name in ipairs { "softmax", "log_softmax" } do
     it(name, function()
       for _, dtype in ipairs(FLOATING) do
