@@ -83,7 +83,9 @@ describe(device .. " reduces as the CPU does", function()
               end
             end
           end
-          if dtype ~= "bool" then agree("all of " .. text(shape), tolerance, function(t) return t:sum(), t:max(), t:min() end, x) end
+          if dtype ~= "bool" then
+            agree("all of " .. text(shape), tolerance, function(t) return t:sum(), t:max(), t:min() end, x)
+          end
         end
       end
       agree("nothing", 0, function(t) return t:narrow(1, 1, 0):sum(1) end, signed({ 4, 5 }, dtype))
