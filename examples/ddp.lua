@@ -5,16 +5,18 @@
 --     mpirun -n 8 -H host1:4,host2:4 tlua examples/ddp.lua
 --     tlua --ranks 2 --restarts 3 examples/ddp.lua --save run.safetensors     goes on after a crash
 --
--- Options: --epochs N (2), --limit N images (all), --batch N of all ranks together (128), --lr X (1e-3), --save FILE.
+-- Options: --epochs N (2), --limit N images (all), --batch N of all ranks together (128), --lr X (1e-3), --save FILE,
+-- --device cuda (a GPU for each rank).
 local tl = require "tlua"
 local nn, optim, data, dist = tl.nn, tl.optim, tl.data, tl.dist
 
-local options = { epochs = 2, limit = math.huge, batch = 128, lr = 1e-3 }
+local options = { epochs = 2, limit = math.huge, batch = 128, lr = 1e-3, device = "cpu" }
 for i = 1, #arg, 2 do options[arg[i]:match("^%-%-(%a+)$") or arg[i]] = tonumber(arg[i + 1]) or arg[i + 1] end
 
 -- 1. Join the other ranks. Alone this is rank 0 of 1, and everything below is the same.
 dist.init()
 local rank, size = dist.rank(), dist.world_size()
+local device = options.device == "cuda" and "cuda:" .. dist.local_rank() or options.device
 tl.manual_seed(1 + rank)
 
 -- 2. Each rank reads its share: another part in every epoch, the same number of batches everywhere.
@@ -32,7 +34,7 @@ local loader = data.DataLoader(train_set, { batch_size = batch, sampler = sample
 -- 3. The model begins as rank 0's; backward leaves the mean gradient of all ranks in every parameter.
 local model = nn.Sequential(
   nn.Linear(784, 128), nn.BatchNorm1d(128), nn.ReLU(), nn.Linear(128, 10))
-model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+model = nn.SyncBatchNorm.convert_sync_batchnorm(model):to(device)
 local ddp = nn.parallel.DistributedDataParallel(model)
 local optimizer = optim.Adam(model:parameters(), { lr = options.lr })
 local loss_of = nn.CrossEntropyLoss()
@@ -57,11 +59,11 @@ local function accuracy()
   local per = math.ceil(n / size)
   local from = math.min(rank * per + 1, n + 1)
   local count = math.max(0, math.min(per, n - from + 1))
-  local right = tl.zeros(1)
+  local right = tl.zeros(1, { device = device })
   tl.no_grad(function()
     if count == 0 then return end
-    local best = model(test_x:narrow(1, from, count)):argmax(2)
-    right = right + best:eq(test_y:narrow(1, from, count)):sum():float()
+    local best = model(test_x:narrow(1, from, count):to(device)):argmax(2)
+    right = right + best:eq(test_y:narrow(1, from, count):to(device)):sum():float()
   end)
   model:train()
   return dist.all_reduce(right, "sum"):item() / n
@@ -72,12 +74,12 @@ for epoch = first, options.epochs do
   local sum, batches = 0, 0
   for inputs, labels in loader do
     optimizer:zero_grad()
-    local loss = loss_of(ddp(inputs), labels)
+    local loss = loss_of(ddp(inputs:to(device)), labels:to(device))
     loss:backward()
     optimizer:step()
     sum, batches = sum + loss:item(), batches + 1
   end
-  local mean = dist.all_reduce(tl.tensor { sum / batches }, "mean"):item()
+  local mean = dist.all_reduce(tl.tensor({ sum / batches }, { device = device }), "mean"):item()
   dist.print(("epoch %d: loss %.4f, test accuracy %.2f %%"):format(epoch, mean, 100 * accuracy()))
   if options.save and rank == 0 then
     tl.save(options.save, { model = model:state_dict(), optimizer = optimizer:state_dict(), epoch = epoch })

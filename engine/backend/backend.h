@@ -5,6 +5,8 @@
 #include "backend/kernels.h"
 #include "tlua.h"
 
+struct tl_collective;
+
 /* What only accelerators have; see tlua.h's functions of these names (device.c). Streams, events and graphs are the
  * backend's own handles. `free` functions never wait. */
 typedef struct tl_accelerator {
@@ -39,7 +41,18 @@ typedef struct tl_accelerator {
   /* Random kernels work with the numbers they were recorded with, seed ^ `seed` and offset + `offset`. */
   tl_status (*graph_replay)(void *graph, uint64_t seed, uint64_t offset);
   void (*graph_free)(void *graph);
+  /* Collectives (collective.h) of this device's memory, on a stream of their own that begins after what the current stream
+   * has queued. `id` has TL_COMM_ID bytes: one rank makes it, all join with it. NULL where there is no such library. */
+  tl_status (*comm_id)(void *id);
+  tl_status (*comm_new)(int index, const void *id, int rank, int size, void **comm);
+  tl_status (*comm_launch)(void *comm, const struct tl_collective *c, void **request);
+  tl_status (*comm_order)(void *comm, void *request); /* the current stream's later work waits for it */
+  /* Is it done, or did another rank or the network fail? From any thread. Then the request is freed. */
+  tl_status (*comm_done)(void *comm, void *request, bool *done);
+  void (*comm_free)(void *comm, bool abort); /* abort: without the other ranks */
 } tl_accelerator;
+
+enum { TL_COMM_ID = 128 };
 
 typedef struct tl_backend {
   const char *name; /* "cpu", "cuda" */

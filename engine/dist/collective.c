@@ -1,4 +1,5 @@
 /* collective.c: collectives on tensors: checks, contiguous copies where the layout asks for them, the queue. */
+#include "backend/backend.h"
 #include "core/error.h"
 #include "core/tensor.h"
 #include "dist/group.h"
@@ -6,8 +7,9 @@
 static tl_status check(const char *op, const tl_tensor *t) {
   TL_CHECK_INTERRUPT(op);
   if (!tl_dist_initialized()) return TL_FAIL(TL_ERR_STATE, op, "dist.init comes first");
-  if (t->device != TL_CPU)
-    return TL_FAIL(TL_ERR_UNSUPPORTED, op, "tensors of the CPU are exchanged over MPI; this one is on another device");
+  const tl_accelerator *a = tl_backend_of(t->device)->accelerator;
+  if (a != NULL && a->comm_new == NULL)
+    return TL_FAIL(TL_ERR_UNSUPPORTED, op, "this build of the CUDA plug-in has no NCCL: exchange copies on the CPU");
   return TL_OK;
 }
 
@@ -34,7 +36,9 @@ static tl_status queue(const tl_collective *c, tl_tensor *a, tl_tensor *b, tl_te
   int n = 0;
   if (a != NULL) storages[n++] = a->storage;
   if (b != NULL) storages[n++] = b->storage;
-  tl_status st = tl_the_group.transport == NULL ? tl_queue_done(&w) : tl_queue_add(c, n, storages, &w);
+  tl_status st = tl_the_group.transport == NULL
+                     ? tl_queue_done(&w)
+                     : tl_queue_add(n > 0 ? storages[0]->device : TL_CPU, c, n, storages, &w);
   if (st == TL_OK) st = tl_work_finish(w, flat, scale, target);
   return answer(st, w, out);
 }

@@ -100,6 +100,7 @@ static tl_status fill(tl_ddp *d, member *m) {
   m->ready = true;
   d->list[m->bucket].ready++;
   d->left--;
+  TL_TRY(tl_queue_progress());
   while (d->next < d->buckets && d->list[d->next].ready == d->list[d->next].members)
     TL_TRY(launch(d, &d->list[d->next++]));
   return TL_OK;

@@ -23,8 +23,10 @@ const char *tl_collective_name(int kind);
 /* The communication thread (queue.c). Start-up and end: it opens and closes the transport. */
 tl_status tl_queue_start(void);
 void tl_queue_stop(void);
-/* Queues a collective on host memory. `storages` are kept until it is over. */
-tl_status tl_queue_add(const tl_collective *c, int storages, tl_storage *const *storage, tl_work **out);
+/* Queues a collective on memory of `device`. `storages` are kept until it is over. */
+tl_status tl_queue_add(tl_device device, const tl_collective *c, int storages, tl_storage *const *storage, tl_work **out);
+/* Starts what the ranks agreed on meanwhile on their devices. Never waits. */
+tl_status tl_queue_progress(void);
 /* A work that is done already. */
 tl_status tl_queue_done(tl_work **out);
 /* What remains when a work is done: the waiting thread's part. *flat times `scale`, then copied to `target` unless both

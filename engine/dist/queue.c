@@ -1,6 +1,9 @@
 /* queue.c: the thread that communicates. Collectives are carried out one after the other, each in three steps: the ranks
  * tell each other what they are about to do; what differs, or a rank that does not come, is an error on every rank; then
- * the transport moves the data. After a failure nothing more is tried. */
+ * the transport moves the data. After a failure nothing more is tried.
+ *
+ * Data of a device is moved by the device's own library. The thread only lets the ranks agree; the thread that works with
+ * tensors starts the exchange when it comes by (tl_queue_progress) or waits for it, and this one watches how it goes. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <sched.h>
@@ -19,10 +22,14 @@
 
 struct tl_work {
   tl_work *next;
+  tl_work *next_agreed; /* of device works that are not launched */
+  tl_device device;
   tl_collective collective;
   tl_storage *storages[MAX_STORAGES];
-  bool done, abandoned; /* under the lock */
-  int code;             /* of the failure, 0: none */
+  bool done, abandoned;  /* under the lock; of a device's work: the ranks agree */
+  bool launched, orphan; /* orphan: nobody waits, but the other ranks count on the launch */
+  void *request;         /* of the launch */
+  int code;              /* of the failure, 0: none */
   char message[MESSAGE];
   /* the waiting thread's */
   tl_tensor *flat, *target;
@@ -37,6 +44,17 @@ static bool stopping, broken;
 static enum { STARTING, RUNNING, REFUSED } state;
 static char reason[MESSAGE]; /* why the transport did not open, or what broke */
 static int reason_code;
+static struct {               /* the device's library */
+  const tl_accelerator *with; /* NULL: no tensor of a device yet */
+  tl_device device;
+  void *comm;
+} device_comm;
+static tl_work *unlaunched, **last_unlaunched = &unlaunched; /* the working thread's */
+static struct watched {                                      /* under the lock: launched, not seen done */
+  void *request;
+  double deadline;
+} * watched;
+static int watched_count, watched_room;
 static tl_signature *signatures; /* by rank */
 static bool *missing_ranks;
 
@@ -111,7 +129,7 @@ static tl_status agree(const tl_signature *mine, double deadline) {
   return TL_OK;
 }
 
-static tl_status carry_out(const tl_collective *c) {
+static tl_status carry_out(tl_device device, const tl_collective *c) {
   static int64_t sequence;
   tl_signature mine;
   memset(&mine, 0, sizeof mine); /* compared as bytes */
@@ -123,7 +141,7 @@ static tl_status carry_out(const tl_collective *c) {
   mine.root = c->root;
   double deadline = now() + tl_the_group.timeout;
   TL_TRY(agree(&mine, deadline));
-  if (c->kind == TL_COLLECTIVE_BARRIER) return TL_OK; /* everybody came */
+  if (c->kind == TL_COLLECTIVE_BARRIER || device != TL_CPU) return TL_OK; /* everybody came */
   void *request = NULL;
   bool done;
   TL_TRY(transport()->start(c, &request));
@@ -145,7 +163,7 @@ static void serve(tl_work *w) {
   tl_status st;
   if (broken)
     st = TL_FAIL(reason_code, tl_collective_name(w->collective.kind), "an earlier collective failed: %s", reason);
-  else st = carry_out(&w->collective);
+  else st = carry_out(w->device, &w->collective);
   pthread_mutex_lock(&lock);
   if (st != TL_OK) {
     const tl_error *e = tl_last_error();
@@ -164,6 +182,79 @@ static void serve(tl_work *w) {
   pthread_cond_broadcast(&changed);
   pthread_mutex_unlock(&lock);
   if (abandoned) drop(w);
+}
+
+/* ---- watching the device's exchanges ---- */
+
+/* Ends them: ncclCommAbort may hang like what it aborts; the process does not. */
+static void *abort_comm(void *unused) {
+  (void)unused;
+  device_comm.with->comm_free(device_comm.comm, true);
+  return NULL;
+}
+
+#define ABORT_SECONDS 10
+
+static void give_up(const char *what) {
+  pthread_t aborting;
+  struct timespec until;
+  pthread_mutex_lock(&lock);
+  snprintf(reason, sizeof reason, "%s", what);
+  reason_code = TL_ERR_STATE;
+  broken = true;
+  watched_count = 0;
+  pthread_mutex_unlock(&lock);
+  clock_gettime(CLOCK_REALTIME, &until);
+  until.tv_sec += ABORT_SECONDS;
+  if (pthread_create(&aborting, NULL, abort_comm, NULL) != 0 || pthread_timedjoin_np(aborting, NULL, &until) != 0) {
+    fprintf(stderr, "tlua: rank %d: %s, and the exchange cannot be ended: the process ends\n", tl_the_group.rank, what);
+    tl_dist_abort(1);
+  }
+  device_comm.comm = NULL;
+}
+
+/* One look at what was launched. */
+static void watch(void) {
+  for (;;) {
+    pthread_mutex_lock(&lock);
+    bool any = watched_count > 0;
+    struct watched oldest = any ? watched[0] : (struct watched){0};
+    pthread_mutex_unlock(&lock);
+    if (!any || device_comm.comm == NULL) return;
+    bool done = false;
+    tl_status st = device_comm.with->comm_done(device_comm.comm, oldest.request, &done);
+    if (st == TL_OK && !done && now() > oldest.deadline)
+      st = TL_FAIL(TL_ERR_STATE, "collective", "an exchange between devices did not end within %g s",
+                   tl_the_group.timeout);
+    if (st != TL_OK) {
+      char text[MESSAGE];
+      snprintf(text, sizeof text, "%s", tl_last_error()->message);
+      give_up(text);
+      return;
+    }
+    if (!done) return;
+    pthread_mutex_lock(&lock);
+    memmove(watched, watched + 1, (size_t)--watched_count * sizeof *watched);
+    pthread_mutex_unlock(&lock);
+  }
+}
+
+/* The next work. Meanwhile launched ones are watched. NULL: the end. */
+static tl_work *next_work(void) {
+  for (;;) {
+    pthread_mutex_lock(&lock);
+    while (first == NULL && !stopping && watched_count == 0) pthread_cond_wait(&changed, &lock);
+    tl_work *w = first;
+    if (w != NULL) {
+      first = w->next;
+      if (first == NULL) last = &first;
+    }
+    bool end = w == NULL && stopping;
+    pthread_mutex_unlock(&lock);
+    if (w != NULL || end) return w;
+    watch();
+    nanosleep(&(struct timespec){0, 1000000}, NULL);
+  }
 }
 
 /* ---- the thread ---- */
@@ -196,14 +287,7 @@ static void *run(void *unused) {
   tl_status st = open_transport();
   announce(st);
   while (st == TL_OK) {
-    pthread_mutex_lock(&lock);
-    while (first == NULL && !stopping) pthread_cond_wait(&changed, &lock);
-    tl_work *w = first;
-    if (w != NULL) {
-      first = w->next;
-      if (first == NULL) last = &first;
-    }
-    pthread_mutex_unlock(&lock);
+    tl_work *w = next_work();
     if (w == NULL) break;
     serve(w);
   }
@@ -240,12 +324,85 @@ tl_status tl_queue_start(void) {
 }
 
 void tl_queue_stop(void) {
+  if (device_comm.comm != NULL) {
+    tl_queue_progress(); /* the other ranks count on it */
+    tl_backend_of(device_comm.device)->synchronize(device_comm.device & 255);
+    device_comm.with->comm_free(device_comm.comm, broken);
+  }
   pthread_mutex_lock(&lock);
   stopping = true;
   pthread_cond_broadcast(&changed);
   pthread_mutex_unlock(&lock);
   pthread_join(thread, NULL);
+  memset(&device_comm, 0, sizeof device_comm);
+  watched_count = 0;
 }
+
+/* ---- the device's library ---- */
+
+/* Rank 0's id goes round over the transport; all ranks come here at the same collective. */
+static tl_status open_device(tl_device device) {
+  if (device_comm.with != NULL && device_comm.device == device) return TL_OK;
+  if (device_comm.with != NULL)
+    return TL_FAIL(TL_ERR_UNSUPPORTED, "collective",
+                   "a rank exchanges tensors of one device; this rank began with cuda:%d", device_comm.device & 255);
+  const tl_accelerator *a = tl_backend_of(device)->accelerator;
+  const int64_t bytes = TL_COMM_ID;
+  tl_tensor *id;
+  TL_TRY(tl_empty(1, &bytes, TL_UINT8, TL_CPU, &id));
+  tl_status st = tl_the_group.rank == 0 ? a->comm_id(tl_data(id)) : TL_OK;
+  if (st == TL_OK) st = tl_broadcast_(id, 0, NULL);
+  if (st == TL_OK) st = a->comm_new(device & 255, tl_data(id), tl_the_group.rank, tl_the_group.size, &device_comm.comm);
+  tl_tensor_free(id);
+  if (st != TL_OK) return st;
+  device_comm.device = device;
+  device_comm.with = a;
+  return TL_OK;
+}
+
+static tl_status launch(tl_work *w) {
+  TL_TRY(device_comm.with->comm_launch(device_comm.comm, &w->collective, &w->request));
+  w->launched = true;
+  if (device_comm.with->recording()) return TL_OK; /* nothing runs */
+  pthread_mutex_lock(&lock);
+  tl_status st = TL_OK;
+  if (watched_count == watched_room) {
+    int room = watched_room == 0 ? 16 : 2 * watched_room;
+    struct watched *more = tl_host_alloc((size_t)room * sizeof *more);
+    if (more == NULL) st = TL_FAIL(TL_ERR_MEMORY, "collective", "no memory to watch an exchange");
+    else {
+      if (watched_count > 0) memcpy(more, watched, (size_t)watched_count * sizeof *more);
+      tl_host_free(watched);
+      watched = more;
+      watched_room = room;
+    }
+  }
+  if (st == TL_OK) watched[watched_count++] = (struct watched){w->request, now() + tl_the_group.timeout};
+  pthread_cond_broadcast(&changed);
+  pthread_mutex_unlock(&lock);
+  return st;
+}
+
+/* Launches device works in their order: those the ranks agreed on, up to `until` (NULL: as far as they go). */
+static tl_status launch_agreed(const tl_work *until) {
+  while (unlaunched != NULL) {
+    tl_work *w = unlaunched;
+    pthread_mutex_lock(&lock);
+    bool agreed = w->done && w->code == TL_OK;
+    pthread_mutex_unlock(&lock);
+    if (!agreed && !(w->done && until != NULL)) return TL_OK;
+    unlaunched = w->next_agreed;
+    if (unlaunched == NULL) last_unlaunched = &unlaunched;
+    bool orphan = w->orphan, last_one = w == until;
+    if (agreed) TL_TRY(launch(w));
+    if (orphan && agreed) TL_TRY(device_comm.with->comm_order(device_comm.comm, w->request));
+    if (orphan) drop(w);
+    if (last_one) return TL_OK;
+  }
+  return TL_OK;
+}
+
+tl_status tl_queue_progress(void) { return launch_agreed(NULL); }
 
 /* ---- works ---- */
 
@@ -257,21 +414,45 @@ static tl_status new_work(const char *op, tl_work **out) {
   return TL_OK;
 }
 
-tl_status tl_queue_add(const tl_collective *c, int storages, tl_storage *const *storage, tl_work **out) {
-  tl_work *w = NULL;
-  TL_TRY(new_work(tl_collective_name(c->kind), &w));
-  w->collective = *c;
-  for (int i = 0; i < storages; i++) {
-    tl_storage_retain(storage[i]);
-    w->storages[i] = storage[i];
-  }
+static void enqueue(tl_work *w) {
   pthread_mutex_lock(&lock);
   *last = w;
   last = &w->next;
   pthread_cond_broadcast(&changed);
   pthread_mutex_unlock(&lock);
+}
+
+/* A step that is recorded runs later, on every rank alike: there is nothing to agree on now. */
+static tl_status add_device(tl_work *w) {
+  TL_TRY(open_device(w->device));
+  if (device_comm.with->recording()) {
+    w->done = true;
+    return launch(w);
+  }
+  *last_unlaunched = w;
+  last_unlaunched = &w->next_agreed;
+  enqueue(w);
+  return tl_queue_progress();
+}
+
+tl_status tl_queue_add(tl_device device, const tl_collective *c, int storages, tl_storage *const *storage,
+                       tl_work **out) {
+  tl_work *w = NULL;
+  TL_TRY(new_work(tl_collective_name(c->kind), &w));
+  w->collective = *c;
+  w->device = device;
+  for (int i = 0; i < storages; i++) {
+    tl_storage_retain(storage[i]);
+    w->storages[i] = storage[i];
+  }
   *out = w;
-  return TL_OK;
+  if (device == TL_CPU) {
+    enqueue(w);
+    return TL_OK;
+  }
+  tl_status st = add_device(w);
+  if (st != TL_OK && w->next_agreed == NULL && last_unlaunched != &w->next_agreed) drop(w); /* never queued */
+  return st;
 }
 
 tl_status tl_queue_done(tl_work **out) {
@@ -307,23 +488,41 @@ static bool wait_done(tl_work *w) {
     pthread_cond_timedwait(&changed, &lock, &until);
   }
   bool done = w->done;
-  w->abandoned = !done;
+  w->abandoned = !done && w->device == TL_CPU;
   pthread_mutex_unlock(&lock);
   return done;
 }
 
-void tl_work_free(tl_work *w) {
-  if (w == NULL) return;
+/* Nobody waits for w any more; `done` as its thread left it. */
+static void let_go(tl_work *w, bool done) {
   tl_tensor_free(w->flat);
   tl_tensor_free(w->target);
+  w->flat = w->target = NULL;
+  if (w->device != TL_CPU && !w->launched) {
+    w->orphan = true;
+    return;
+  }
+  if (w->launched && device_comm.comm != NULL) device_comm.with->comm_order(device_comm.comm, w->request);
+  if (done) drop(w); /* else the thread does */
+}
+
+void tl_work_free(tl_work *w) {
+  if (w == NULL) return;
   pthread_mutex_lock(&lock);
   bool done = w->done;
-  w->abandoned = true;
+  w->abandoned = w->device == TL_CPU;
   pthread_mutex_unlock(&lock);
-  if (done) drop(w);
+  let_go(w, done);
 }
 
 static tl_status finish_here(tl_work *w) {
+  if (w->device != TL_CPU && w->code == TL_OK) {
+    if (!w->launched) TL_TRY(launch_agreed(w));
+    if (broken)
+      return TL_FAIL(reason_code, tl_collective_name(w->collective.kind), "an earlier collective failed: %s", reason);
+    TL_TRY(device_comm.with->comm_order(device_comm.comm, w->request));
+    w->launched = false; /* the request is used up */
+  }
   if (w->code != TL_OK) return TL_FAIL(w->code, tl_collective_name(w->collective.kind), "%s", w->message);
   if (w->flat == NULL) return TL_OK;
   bool before = tl_set_grad_enabled(false);
@@ -333,11 +532,33 @@ static tl_status finish_here(tl_work *w) {
   return st;
 }
 
+/* A failed work must not be launched any more. */
+static void unlist(const tl_work *w) {
+  for (tl_work **at = &unlaunched; *at != NULL; at = &(*at)->next_agreed)
+    if (*at == w) {
+      *at = w->next_agreed;
+      if (*at == NULL) last_unlaunched = at;
+      return;
+    }
+}
+
 tl_status tl_work_wait(tl_work *w) {
   bool done = wait_done(w);
-  tl_status st = done ? finish_here(w) : tl_interrupted("collective");
+  tl_status st = done ? tl_queue_progress() : tl_interrupted("collective");
+  if (done && st == TL_OK) st = finish_here(w);
+  if (!done && w->device == TL_CPU) {
+    tl_tensor_free(w->flat);
+    tl_tensor_free(w->target);
+    w->flat = w->target = NULL;
+    return st; /* its thread drops it */
+  }
+  if (!done) {
+    let_go(w, false);
+    return st;
+  }
+  if (w->device != TL_CPU) unlist(w);
   tl_tensor_free(w->flat);
   tl_tensor_free(w->target);
-  if (done) drop(w); /* else the thread does */
+  drop(w);
   return st;
 }

@@ -4,6 +4,7 @@ local dist = tl.dist
 
 dist.init { timeout = 60 }
 local rank, size = dist.rank(), dist.world_size()
+if os.getenv "TLUA_TEST_DEVICE" == "cuda" then tl.set_default_device("cuda:" .. dist.local_rank()) end
 
 -- What rank r holds: small whole numbers, exact in every dtype.
 local function values(r, dtype)

@@ -5,6 +5,7 @@ local nn, dist = tl.nn, tl.dist
 
 dist.init { timeout = 60 }
 local rank, size = dist.rank(), dist.world_size()
+if os.getenv "TLUA_TEST_DEVICE" == "cuda" then tl.set_default_device("cuda:" .. dist.local_rank()) end
 
 -- Rows first..last of this rank: uneven where the total is not divisible.
 local function part(total)
@@ -62,13 +63,15 @@ local function mlp() return nn.Sequential(nn.Linear(20, 32), nn.ReLU(), nn.Linea
 -- A bias before a batch norm has no gradient but rounding: left out.
 local function cnn()
   return nn.SyncBatchNorm.convert_sync_batchnorm(nn.Sequential(
-    nn.Conv2d(1, 4, 3, { bias = false }), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(4 * 3 * 3, 10)))
+    nn.Conv2d(1, 4, 3, { bias = false }), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+    nn.Linear(4 * 3 * 3, 10)))
 end
 
 -- The same with plain batch norm: what one process makes of all rows.
 local function plain_cnn()
   return nn.Sequential(
-    nn.Conv2d(1, 4, 3, { bias = false }), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(4 * 3 * 3, 10))
+    nn.Conv2d(1, 4, 3, { bias = false }), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+    nn.Linear(4 * 3 * 3, 10))
 end
 
 tl.manual_seed(1)

@@ -5,6 +5,7 @@ local dist = tl.dist
 
 dist.init { timeout = 2 }
 local odd = dist.rank() == 1
+if os.getenv "TLUA_TEST_DEVICE" == "cuda" then tl.set_default_device("cuda:" .. dist.local_rank()) end
 
 local cases = {}
 

@@ -1,11 +1,12 @@
--- train.lua CHECKPOINT STEPS [KILL_STEP]: a run that goes on from its checkpoint. At KILL_STEP the last rank of the first
--- attempt kills itself. The end prints the loss of a fixed batch with all its digits.
+-- train.lua CHECKPOINT STEPS [KILL_STEP]: a run that goes on from its checkpoint. At KILL_STEP the last rank of the
+-- first attempt kills itself. The end prints the loss of a fixed batch with all its digits.
 local tl = require "tlua"
 local nn, dist = tl.nn, tl.dist
 
 local path, steps, kill = arg[1], tonumber(arg[2]), tonumber(arg[3] or 0)
 dist.init { timeout = 10 }
 local rank, size = dist.rank(), dist.world_size()
+if os.getenv "TLUA_TEST_DEVICE" == "cuda" then tl.set_default_device("cuda:" .. dist.local_rank()) end
 tl.manual_seed(1)
 local model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Tanh(), nn.Linear(16, 1))
 local ddp = nn.parallel.DistributedDataParallel(model)

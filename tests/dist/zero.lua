@@ -4,6 +4,7 @@ local nn, dist, optim = tl.nn, tl.dist, tl.optim
 
 dist.init { timeout = 60 }
 local rank, size = dist.rank(), dist.world_size()
+if os.getenv "TLUA_TEST_DEVICE" == "cuda" then tl.set_default_device("cuda:" .. dist.local_rank()) end
 
 local function make()
   tl.manual_seed(3)

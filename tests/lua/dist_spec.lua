@@ -16,8 +16,12 @@ local function shell(command)
   return text, tonumber(code)
 end
 
-local function ranks(n, arguments, more)
-  return shell(("timeout 120 '%s' --ranks %d %s %s%s"):format(program, n, more or "", folder, arguments))
+-- What the ranks' tensors live on: the CPU (MPI), or a simulated GPU each (NCCL's simulator).
+local on = { cpu = "", cuda = "TLUA_CUDA=sim TLUA_TEST_DEVICE=cuda TLUA_SIM_DEVICES=4 " }
+
+local function ranks(n, arguments, more, device)
+  local launch = "%stimeout 120 '%s' --ranks %d %s %s%s"
+  return shell(launch:format(on[device or "cpu"], program, n, more or "", folder, arguments))
 end
 
 local function has(text, part) assert.is_truthy(text:find(part, 1, true), ("%q is not in:\n%s"):format(part, text)) end
@@ -72,23 +76,46 @@ if shell("command -v mpirun") == "" or select(2, ranks(2, "hello.lua")) ~= 0 the
   return
 end
 
+local devices = { "cpu" }
+local _, without = shell(("TLUA_CUDA=sim '%s' -e \"tl.zeros(1, { device = 'cuda' })\""):format(program))
+if without == 0 then devices[2] = "cuda" end
+
+for _, device in ipairs(devices) do
+  describe("ranks on " .. device .. " #once", function()
+    it("exchange tensors of every dtype and layout", function()
+      for n = 2, 4 do has(ranks(n, "collectives.lua", nil, device), "ok collectives on " .. n) end
+    end)
+
+    it("give the gradients of one process", function()
+      for n = 2, 4 do
+        local text, code = ranks(n, "equal.lua", nil, device)
+        has(text, "done on " .. n)
+        assert.equal(0, code)
+      end
+    end)
+
+    it("divide an optimizer's state", function()
+      for n = 2, 3 do has(ranks(n, "zero.lua", nil, device), "ok zero on " .. n) end
+    end)
+
+    it("go on from the last checkpoint when one was killed, to the same end", function()
+      local path = os.tmpname()
+      os.remove(path)
+      local expected = ranks(2, ("train.lua %s 24"):format(path), nil, device):match("final %S+")
+      assert.is_string(expected)
+      for _ = 1, 2 do
+        os.remove(path)
+        local text, code = ranks(2, ("train.lua %s 24 %d"):format(path, math.random(6, 23)), "--restarts 1", device)
+        has(text, "restart 1 of 1")
+        has(text, expected)
+        assert.equal(0, code)
+      end
+      os.remove(path)
+    end)
+  end)
+end
+
 describe("ranks #once", function()
-  it("exchange tensors of every dtype and layout", function()
-    for n = 2, 4 do has(ranks(n, "collectives.lua"), "ok collectives on " .. n) end
-  end)
-
-  it("give the gradients of one process", function()
-    for n = 2, 4 do
-      local text, code = ranks(n, "equal.lua")
-      has(text, "done on " .. n)
-      assert.equal(0, code)
-    end
-  end)
-
-  it("divide an optimizer's state", function()
-    for n = 2, 3 do has(ranks(n, "zero.lua"), "ok zero on " .. n) end
-  end)
-
   it("print once, or with their number", function()
     local text = ranks(3, "hello.lua")
     assert.equal(1, select(2, text:gsub("hello of 3", "")))
@@ -118,21 +145,6 @@ describe("ranks #once", function()
       end
     end)
   end
-
-  it("go on from the last checkpoint when one was killed, to the same end", function()
-    local path = os.tmpname()
-    os.remove(path)
-    local expected = ranks(2, ("train.lua %s 24"):format(path)):match("final %S+")
-    assert.is_string(expected)
-    for _ = 1, 2 do
-      os.remove(path)
-      local text, code = ranks(2, ("train.lua %s 24 %d"):format(path, math.random(6, 23)), "--restarts 1")
-      has(text, "restart 1 of 1")
-      has(text, expected)
-      assert.equal(0, code)
-    end
-    os.remove(path)
-  end)
 
   it("leave no process behind", function()
     ranks(2, "faults.lua kill")

@@ -15,11 +15,12 @@ local function operation(name, op)
   return number
 end
 
---- init{timeout=600}: joins the other ranks of mpirun, `tlua --ranks` or srun. Alone it is rank 0 of 1.
+--- init{timeout=600, backend=}: joins the other ranks of mpirun, `tlua --ranks` or srun. Alone it is rank 0 of 1. Ranks
+--- meet over MPI; tensors of a GPU are exchanged over NCCL, others over MPI, whatever `backend` says.
 function dist.init(options)
   local o = base.options("dist.init", options, { timeout = 600, backend = base.optional })
-  if o.backend ~= nil and o.backend ~= "mpi" then
-    fail(("dist.init: there is no backend '%s' (\"mpi\")"):format(tostring(o.backend)))
+  if o.backend ~= nil and o.backend ~= "mpi" and o.backend ~= "nccl" then
+    fail(("dist.init: there is no backend '%s' (\"mpi\", \"nccl\")"):format(tostring(o.backend)))
   end
   check(C.tl_dist_init(o.timeout))
 end
@@ -59,8 +60,8 @@ local function wants_work(op, options)
   return base.options(op, options, { async = false }).async
 end
 
---- all_reduce(t, "sum" | "mean" | "max" | "min", {async=false}): t becomes the reduction over all ranks. async: returns at
---- once what to :wait() for.
+--- all_reduce(t, "sum" | "mean" | "max" | "min", {async=false}): t becomes the reduction over all ranks. async:
+--- returns at once what to :wait() for.
 function dist.all_reduce(t, name, options)
   base.check_tensor(t, "all_reduce", 1)
   if wants_work("all_reduce", options) then

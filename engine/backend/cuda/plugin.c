@@ -7,6 +7,7 @@
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/graph.h"
 #include "backend/cuda/memory.h"
+#include "backend/cuda/nccl.h"
 #include "backend/cuda/stream.h"
 #include "backend/cuda/table.h"
 
@@ -138,6 +139,14 @@ static const tl_accelerator accelerator = {
     .graph_end = tl_cuda_graph_end,
     .graph_replay = tl_cuda_graph_replay,
     .graph_free = tl_cuda_graph_free,
+#ifdef TL_NCCL
+    .comm_id = tl_cuda_comm_id,
+    .comm_new = tl_cuda_comm_new,
+    .comm_launch = tl_cuda_comm_launch,
+    .comm_order = tl_cuda_comm_order,
+    .comm_done = tl_cuda_comm_done,
+    .comm_free = tl_cuda_comm_free,
+#endif
 };
 
 static tl_kernels kernels;

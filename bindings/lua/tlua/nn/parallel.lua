@@ -5,7 +5,6 @@ local Module = require("tlua.nn.module").Module
 
 local C, ffi, check, fail = base.C, base.ffi, base.check, base.fail
 local native = ffi.C
-local tl = base.tl
 
 local parallel = {}
 
@@ -37,8 +36,8 @@ local function check_same_model(model)
   local a, b = lines_of(theirs), lines_of(mine)
   for i = 1, math.max(#a, #b) do
     if a[i] ~= b[i] then
-      fail(("DistributedDataParallel: the ranks' models differ: rank 0 has %s, rank %d has %s"):format(a[i] or "no more",
-        dist.rank(), b[i] or "no more"))
+      local text = "DistributedDataParallel: the ranks' models differ: rank 0 has %s, rank %d has %s"
+      fail(text:format(a[i] or "no more", dist.rank(), b[i] or "no more"))
     end
   end
   fail("DistributedDataParallel: the ranks' models differ: another rank's is unlike this one")
@@ -50,8 +49,8 @@ local function broadcast_all(tensors)
   for _, w in ipairs(works) do w:wait() end
 end
 
---- DistributedDataParallel(model, {bucket_cap_mb=25, find_unused_parameters=false, broadcast_buffers=true}): calls go to
---- the model; backward leaves the mean of all ranks' gradients in every parameter. Parameters and buffers begin as rank
+--- DistributedDataParallel(model, {bucket_cap_mb=25, find_unused_parameters=false, broadcast_buffers=true}): calls go
+--- to the model; backward leaves the mean of all ranks' gradients in every parameter. Parameters and buffers begin as rank
 --- 0's. find_unused_parameters: a parameter without a gradient on every rank keeps grad = nil (else it gets zeros).
 function DDP:init(model, options)
   if type(model) ~= "table" or not model.named_parameters then
@@ -73,7 +72,8 @@ function DDP:init(model, options)
   broadcast_all(model:buffers())
   local handle = ffi.new("tl_ddp *[1]")
   local array, n = base.tensors(list, "DistributedDataParallel")
-  check(C.tl_ddp_new(n, array, math.min(FIRST, o.bucket_cap_mb) * MB, o.bucket_cap_mb * MB, o.find_unused_parameters, handle))
+  local first, others = math.min(FIRST, o.bucket_cap_mb) * MB, o.bucket_cap_mb * MB
+  check(C.tl_ddp_new(n, array, first, others, o.find_unused_parameters, handle))
   self._ddp = ffi.gc(handle[0], native.tl_ddp_free)
   self._synchronises = true
 end

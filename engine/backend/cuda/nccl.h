@@ -1,0 +1,14 @@
+/* nccl.h: collectives of device memory (nccl.c), as tl_accelerator has them. */
+#ifndef TL_BACKEND_CUDA_NCCL_H
+#define TL_BACKEND_CUDA_NCCL_H
+
+#include "backend/collective.h"
+
+tl_status tl_cuda_comm_id(void *id);
+tl_status tl_cuda_comm_new(int index, const void *id, int rank, int size, void **comm);
+tl_status tl_cuda_comm_launch(void *comm, const tl_collective *c, void **request);
+tl_status tl_cuda_comm_order(void *comm, void *request);
+tl_status tl_cuda_comm_done(void *comm, void *request, bool *done);
+void tl_cuda_comm_free(void *comm, bool abort);
+
+#endif
