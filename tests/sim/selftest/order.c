@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "selftest.h"
+#include "sim.h"
 
 enum { BYTES = 1000 };
 
@@ -161,4 +162,19 @@ SIM_FAULT(destroyed_event, "handle", "an event that was destroyed") {
   SIM_OK(cudaEventCreate(&e));
   SIM_OK(cudaEventDestroy(e));
   SIM_OK(cudaEventRecord(e, NULL));
+}
+
+static int never(void *data, int device) { return (void)data, (void)device, 0; }
+static int third_time(void *data, int device) { return (void)device, ++**(int **)data == 3; }
+SIM_FAULT_WITH(waits_for_ever, "deadlock", "device 0 waits in vain for a collective", "TLUA_SIM_TIMEOUT=1") {
+  cudaStream_t s = a_stream(cudaStreamNonBlocking);
+  SIM_OK(sim_enqueue_poll(s, "a collective", never, NULL, 0, 0, NULL));
+  SIM_OK(cudaStreamSynchronize(s));
+}
+SIM_CLEAN_WITH(waits_until_it_is_done, "TLUA_SIM_TIMEOUT=1") {
+  static int asked, *where = &asked;
+  cudaStream_t s = a_stream(cudaStreamNonBlocking);
+  SIM_OK(sim_enqueue_poll(s, "a collective", third_time, &where, sizeof where, 0, NULL));
+  SIM_OK(cudaStreamSynchronize(s));
+  SIM_EXPECT(asked == 3);
 }
