@@ -6,7 +6,20 @@
  *   work.c        what was submitted and the order it runs in
  *   memory.c, copy.c, stream.c, graph.c   arenas, copies, streams and events, capture
  *   protect.c, race.c   host code that touches what it must not; work that nothing orders
+ *   block.c       the blocks of the plug-in's allocator
  *   cublaslt*.c, cudnn*.c, nccl*.c, library.c   the libraries, on top of sim_enqueue
+ *
+ * Settings, all in the environment:
+ *
+ *   TLUA_SIM_DEVICES=2, TLUA_SIM_MEMORY=4294967296   simulated GPUs, bytes of each
+ *   TLUA_SIM_SEED=0      0: streams run what is waited for, as late as can be; others: a random order that the waits allow
+ *   TLUA_SIM_ORDER=...   of the threads and blocks of a kernel: forward, reverse, random (by the seed)
+ *   TLUA_SIM_FAIL=k      the k-th call that can fail does; FUNCTION:k: the k-th of that function
+ *   TLUA_SIM_DRIVER=old  the driver is too old for the runtime
+ *   TLUA_SIM_LEAKS=1     what was not freed or destroyed is a fault at exit
+ *   TLUA_SIM_TIMEOUT=60, TLUA_SIM_NCCL_TIMEOUT=60    seconds without progress before a wait is a fault
+ *   TLUA_SIM_LOG=1       why a call gave an error, on stderr
+ *   TLUA_SIM_FAULTS=count   goes on after a fault where that is possible
  */
 #ifndef TLUA_SIM_H
 #define TLUA_SIM_H
