@@ -183,7 +183,7 @@ TL_API tl_status tl_from_memory(int ndim, const int64_t *shape, int dtype, tl_de
 typedef struct tl_device_properties {
   char name[256];
   double major, minor; /* compute capability */
-  double multiprocessors, clock_mhz, warp;
+  double multiprocessors, warp;
   double total_memory, shared_memory, l2_cache; /* bytes; shared: the most of one block */
 } tl_device_properties;
 
@@ -192,6 +192,15 @@ TL_API tl_status tl_device_properties_of(tl_device device, tl_device_properties 
  * out of range) is reported here, or by the next call that gives values to the host. */
 TL_API tl_status tl_synchronize(tl_device device); /* the CPU's is always done */
 
+/* May float32 products and convolutions of a CUDA device round their factors to TF32, which its matrix units take? Off at
+ * first; may be said before there is a device. */
+TL_API void tl_allow_tf32(bool on);
+TL_API bool tl_tf32_allowed(void);
+/* A named range on the time line of NVIDIA's profilers; they nest. TLUA_NVTX=1 opens ranges for backward nodes and (in Lua)
+ * modules. */
+TL_API void tl_range_push(const char *name);
+TL_API void tl_range_pop(void);
+
 /* Work of one stream runs in order, that of different ones at the same time. Each thread has a current stream a device,
  * at first the device's own, which all threads share. */
 typedef struct tl_stream tl_stream;
@@ -199,6 +208,7 @@ typedef struct tl_event tl_event;
 TL_API tl_status tl_stream_new(tl_device device, bool urgent, tl_stream **out);
 TL_API void tl_stream_free(tl_stream *s); /* its work goes on; NULL is fine */
 TL_API tl_device tl_stream_device(const tl_stream *s);
+TL_API tl_status tl_stream_current(tl_device device, tl_stream **out); /* a handle on it */
 /* s becomes the current stream (NULL: the device's own). *former, if wanted, is a new handle for the one before. */
 TL_API tl_status tl_stream_use(tl_device device, tl_stream *s, tl_stream **former);
 TL_API tl_status tl_stream_query(tl_stream *s, bool *done);
@@ -220,6 +230,19 @@ TL_API tl_status tl_event_query(tl_event *e, bool *done); /* true when it was ne
 TL_API tl_status tl_event_synchronize(tl_event *e);
 /* Milliseconds between two events with timing, both done. */
 TL_API tl_status tl_event_elapsed(tl_event *from, tl_event *to, double *milliseconds);
+
+/* ---- recorded steps (engine/train/graph.c) ------------------------------------------------------------------------- */
+
+/* From begin to end, this thread's work on the device's current stream is recorded instead of run; replay then runs it all
+ * with one call, on the same memory: new input is copied into the tensors that were used. What was allocated meanwhile, and
+ * what was in use, stays as long as the graph. Random numbers and optimizers go on as if the step were made anew; changed
+ * options (lr) of optimizers count. Whatever needs the host meanwhile (values, copies from it, an optimizer's first step)
+ * is TL_ERR_STATE. end with keep = false, or its failure, throws the recording away: the graph is freed, *g = NULL. */
+typedef struct tl_graph tl_graph;
+TL_API tl_status tl_graph_begin(tl_device device, tl_graph **out);
+TL_API tl_status tl_graph_end(tl_graph **g, bool keep);
+TL_API tl_status tl_graph_replay(tl_graph *g);
+TL_API void tl_graph_free(tl_graph *g); /* NULL is fine */
 
 /* ---- creation (engine/ops/create.c) ------------------------------------------------------------------------------- */
 

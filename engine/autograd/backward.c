@@ -11,6 +11,7 @@
 #include "autograd/sink.h"
 #include "autograd/tape.h"
 #include "autograd/watch.h"
+#include "backend/device.h"
 #include "core/memory.h"
 #include "ops/autocast.h"
 
@@ -181,7 +182,10 @@ static tl_status run_node(tl_walk *w, tl_node *n) {
     grad_in = tl_host_calloc(n->inputs, sizeof *grad_in);
     if (grad_in == NULL) return no_memory();
   }
+  const tl_accelerator *ranges = tl_ranges;
+  if (ranges != NULL) ranges->range_push(n->cls->name);
   tl_status st = n->cls->backward(n, n->grads, grad_in);
+  if (ranges != NULL) ranges->range_pop();
   if (st == TL_OK) st = finish_node(w, n, grad_in);
   else
     for (int e = 0; e < n->inputs; e++) tl_tensor_free(grad_in[e]);

@@ -10,6 +10,10 @@ struct tl_collective;
 /* What only accelerators have; see tlua.h's functions of these names (device.c). Streams, events and graphs are the
  * backend's own handles. `free` functions never wait. */
 typedef struct tl_accelerator {
+  tl_status (*open)(int index); /* before a device's first use; cheap when it is open */
+  void (*allow_tf32)(bool on);
+  void (*range_push)(const char *name); /* a profiler's ranges */
+  void (*range_pop)(void);
   tl_status (*memory)(int index, tl_memory_details *d);
   void (*reset_peaks)(int index);
   tl_status (*properties)(int index, tl_device_properties *p);

@@ -21,6 +21,16 @@ struct tl_event {
   void *native; /* NULL: not recorded yet */
 };
 
+const tl_accelerator *tl_ranges;
+
+void tl_range_push(const char *name) {
+  if (tl_backends[1] != NULL) tl_backends[1]->accelerator->range_push(name);
+}
+
+void tl_range_pop(void) {
+  if (tl_backends[1] != NULL) tl_backends[1]->accelerator->range_pop();
+}
+
 tl_status tl_accelerator_of(const char *op, tl_device device, const tl_accelerator **out) {
   const tl_backend *b;
   TL_TRY(tl_backend_open(device, &b));
@@ -75,6 +85,16 @@ void tl_stream_free(tl_stream *s) {
 
 tl_device tl_stream_device(const tl_stream *s) { return s->device; }
 
+tl_status tl_stream_current(tl_device device, tl_stream **out) {
+  const tl_accelerator *a = NULL;
+  tl_stream *s = NULL;
+  TL_TRY(tl_accelerator_of("stream", device, &a));
+  TL_TRY(new_stream(a, device, &s));
+  s->native = a->stream_current(device & 255);
+  *out = s;
+  return TL_OK;
+}
+
 tl_status tl_stream_use(tl_device device, tl_stream *s, tl_stream **former) {
   const tl_accelerator *a = NULL;
   TL_TRY(tl_accelerator_of("stream", device, &a));
@@ -82,10 +102,7 @@ tl_status tl_stream_use(tl_device device, tl_stream *s, tl_stream **former) {
     return TL_FAIL(TL_ERR_DEVICE, "stream", "the stream belongs to cuda:%d, not to cuda:%d", s->device & 255,
                    device & 255);
   tl_stream *before = NULL;
-  if (former != NULL) {
-    TL_TRY(new_stream(a, device, &before));
-    before->native = a->stream_current(device & 255);
-  }
+  if (former != NULL) TL_TRY(tl_stream_current(device, &before));
   tl_status st = a->stream_use(device & 255, s == NULL ? NULL : s->native);
   if (st != TL_OK) tl_stream_free(before);
   else if (former != NULL) *former = before;

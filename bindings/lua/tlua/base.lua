@@ -464,6 +464,9 @@ function base.device(name, op)
   return number
 end
 
+--- Makes "cuda" stand for that device.
+function base.use_cuda(number) device_numbers.cuda = number end
+
 --- A device's name from its number.
 function base.device_name(number)
   local name = device_names[number]

@@ -260,8 +260,10 @@ end
 
 -- ---- conversions ----
 
-local function convert(x, dtype, device)
-  check(C.tl_to(x, dtype or native.tl_dtype_of(x), device or native.tl_device_of(x), out))
+local function convert(x, dtype, device, non_blocking)
+  dtype, device = dtype or native.tl_dtype_of(x), device or native.tl_device_of(x)
+  if non_blocking then check(C.tl_to_async(x, dtype, device, out))
+  else check(C.tl_to(x, dtype, device, out)) end
   if ffi.cast(pointer_type, out[0]) == ffi.cast(pointer_type, x) then -- nothing to do: the same handle, retained
     native.tl_tensor_free(out[0])
     return x
@@ -270,13 +272,15 @@ local function convert(x, dtype, device)
 end
 
 --- x:to("float16"), x:to("cuda"), x:to("cuda", "float16"), x:to(other): another dtype and/or device. x itself when
---- nothing changes.
-function methods.to(x, a, b)
+--- nothing changes. {non_blocking=true} at the end: a copy from pinned memory to a GPU returns at once.
+function methods.to(x, a, b, options)
   check_tensor(x, "to", 1)
-  if is_tensor(a) then return convert(x, native.tl_dtype_of(a), native.tl_device_of(a)) end
+  if type(b) == "table" then b, options = nil, b end
+  local non_blocking = options ~= nil and base.flag("to", options, "non_blocking")
+  if is_tensor(a) then return convert(x, native.tl_dtype_of(a), native.tl_device_of(a), non_blocking) end
   if type(a) == "table" then
-    local o = base.options("to", a, { dtype = base.optional, device = base.optional })
-    return convert(x, o.dtype and base.dtype(o.dtype, "to"), o.device and base.device(o.device, "to"))
+    local o = base.options("to", a, { dtype = base.optional, device = base.optional, non_blocking = false })
+    return convert(x, o.dtype and base.dtype(o.dtype, "to"), o.device and base.device(o.device, "to"), o.non_blocking)
   end
   local dtype, device = base.find_dtype(a), nil
   if type(a) ~= "string" then fail("to: needs the name of a dtype or device, or a tensor, got " .. base.kind(a)) end
@@ -291,7 +295,7 @@ function methods.to(x, a, b)
     elseif not dtype then dtype = base.dtype(b, "to")
     else fail("to: two dtypes given, '" .. a .. "' and '" .. b .. "'") end
   end
-  return convert(x, dtype, device)
+  return convert(x, dtype, device, non_blocking)
 end
 
 --- x:type("int64") and x:type_as(y) convert the dtype alone.
@@ -323,10 +327,31 @@ function methods.cpu(x)
   return convert(x, nil, 0)
 end
 
---- x:cuda() is the first GPU, x:cuda(i) number i (0-based, as in "cuda:1").
-function methods.cuda(x, i)
+--- x:cuda() is the current GPU, x:cuda(i) number i (0-based, as in "cuda:1").
+function methods.cuda(x, i, options)
   check_tensor(x, "cuda", 1)
-  return convert(x, nil, base.device(i and "cuda:" .. i or "cuda", "cuda"))
+  if type(i) == "table" then i, options = nil, i end
+  local non_blocking = options ~= nil and base.flag("cuda", options, "non_blocking")
+  return convert(x, nil, base.device(i and "cuda:" .. i or "cuda", "cuda"), non_blocking)
+end
+
+--- A copy in pinned memory, from which a GPU copies by itself; x itself if it is pinned.
+function methods.pin_memory(x)
+  check_tensor(x, "pin_memory", 1)
+  if native.tl_is_pinned(x) then return x end
+  check(C.tl_pin_memory(x, out))
+  return wrap(out[0])
+end
+
+function methods.is_pinned(x)
+  check_tensor(x, "is_pinned", 1)
+  return native.tl_is_pinned(x)
+end
+
+--- x's memory is used by work on stream s, too: freed, it is not used again before that work is done.
+function methods.record_stream(x, s)
+  check_tensor(x, "record_stream", 1)
+  check(C.tl_record_stream(x, tl.cuda.check_stream(s, "record_stream", 2)))
 end
 
 --- A copy with x's values; gradients pass through.
@@ -351,11 +376,12 @@ function methods.contiguous(x)
   return wrap(out[0])
 end
 
---- Copies src (broadcast, converted) into x; returns x.
-function methods.copy_(x, src)
+--- Copies src (broadcast, converted) into x; returns x. {non_blocking=true}: as for to.
+function methods.copy_(x, src, options)
   check_tensor(x, "copy_", 1)
   check_tensor(src, "copy_", 2)
-  check(C.tl_copy_(x, src))
+  if options ~= nil and base.flag("copy_", options, "non_blocking") then check(C.tl_copy_async_(x, src))
+  else check(C.tl_copy_(x, src)) end
   return x
 end
 

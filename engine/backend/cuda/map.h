@@ -11,11 +11,13 @@ typedef struct tl_map {
   struct tl_map_entry {
     const void *key; /* NULL: empty */
     void *value;
-  } *at;
+  } * at;
   size_t room, count; /* room: a power of two, 0 at first */
 } tl_map;
 
-static inline size_t tl_map_hash(const void *key) { return (size_t)(((uintptr_t)key >> 9) * 0x9E3779B97F4A7C15ull >> 20); }
+static inline size_t tl_map_hash(const void *key) {
+  return (size_t)(((uintptr_t)key >> 9) * 0x9E3779B97F4A7C15ull >> 20);
+}
 
 static inline void tl_map_insert(tl_map *m, const void *key, void *value) {
   size_t i = tl_map_hash(key) & (m->room - 1);

@@ -1,13 +1,17 @@
 /* plugin.c: the plug-in's one symbol, devices and their contexts, what kernels reported. */
+#include <pthread.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/graph.h"
+#include "backend/cuda/library.h"
 #include "backend/cuda/memory.h"
 #include "backend/cuda/nccl.h"
+#include "backend/cuda/ranges.h"
 #include "backend/cuda/stream.h"
 #include "backend/cuda/table.h"
 
@@ -94,14 +98,11 @@ tl_status tl_cuda_report(const tl_cuda_fault *f) {
 
 static tl_status properties(int index, tl_device_properties *p) {
   static _Thread_local struct cudaDeviceProp prop;
-  int clock = 0;
   TL_CUDA_TRY("get_device_properties", cudaGetDeviceProperties(&prop, index));
-  TL_CUDA_TRY("get_device_properties", cudaDeviceGetAttribute(&clock, cudaDevAttrClockRate, index));
   *p = (tl_device_properties){
       .major = prop.major,
       .minor = prop.minor,
       .multiprocessors = prop.multiProcessorCount,
-      .clock_mhz = clock / 1000.0,
       .total_memory = (double)prop.totalGlobalMem,
       .shared_memory = (double)prop.sharedMemPerBlockOptin,
       .l2_cache = prop.l2CacheSize,
@@ -111,7 +112,67 @@ static tl_status properties(int index, tl_device_properties *p) {
   return TL_OK;
 }
 
+/* ---- opening ---- */
+
+static cudaError_t prepare(tl_cuda_context *c, int index) {
+  cudaError_t e = cudaSetDevice(index);
+  c->index = index;
+  if (e == cudaSuccess) e = cudaStreamCreateWithFlags(&c->work, cudaStreamNonBlocking);
+  if (e == cudaSuccess) e = cudaMalloc((void **)&c->fault, sizeof *c->fault + sizeof *c->random);
+  if (e == cudaSuccess) e = cudaMemsetAsync(c->fault, 0, sizeof *c->fault + sizeof *c->random, c->work);
+  if (e == cudaSuccess) e = cudaStreamSynchronize(c->work); /* other streams read it, too */
+  c->random = (const tl_cuda_random_base *)(c->fault + 1);
+  if (e == cudaSuccess) e = cudaDeviceGetAttribute(&c->multiprocessors, cudaDevAttrMultiProcessorCount, index);
+  if (e == cudaSuccess) e = cudaDeviceGetAttribute(&c->max_shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, index);
+  return e;
+}
+
+/* A device costs hundreds of megabytes: it is opened when somebody names it. */
+static tl_status open_device(int index) {
+  static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+  static atomic_bool ready[TL_CUDA_DEVICES];
+  if (atomic_load_explicit(&ready[index], memory_order_acquire)) return TL_OK;
+  int major = 0, minor = 0, current = 0;
+  TL_CUDA_TRY("device", cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index));
+  TL_CUDA_TRY("device", cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, index));
+  if (major < 8)
+    return TL_FAIL(TL_ERR_DEVICE, "device", "cuda:%d has compute capability %d.%d: these kernels need 8.0 or more",
+                   index, major, minor);
+  pthread_mutex_lock(&lock);
+  tl_cuda_context c = {0};
+  cudaGetDevice(&current);
+  cudaError_t e = atomic_load(&ready[index]) ? cudaSuccess : prepare(&c, index);
+  if (e == cudaSuccess && c.work != NULL) {
+    c.stream = c.work;
+    opened[index] = c;
+    atomic_store_explicit(&ready[index], true, memory_order_release);
+  }
+  cudaSetDevice(current);
+  pthread_mutex_unlock(&lock);
+  TL_CUDA_TRY("device", e);
+  return TL_OK;
+}
+
+/* Why there are no devices, and what to do about it. */
+static const char *explain(cudaError_t e) {
+  static char text[256];
+  int driver = 0;
+  cudaDriverGetVersion(&driver);
+  if (e == cudaSuccess || e == cudaErrorNoDevice)
+    return "there is no CUDA device (nvidia-smi lists them; CUDA_VISIBLE_DEVICES may hide them)";
+  if (driver == 0) return "there is no NVIDIA driver: install it, or check that this container or machine has a GPU";
+  if (e == cudaErrorInsufficientDriver)
+    snprintf(text, sizeof text, "the NVIDIA driver is too old: it is for CUDA %d.%d, this build needs %d.%d: update it",
+             driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+  else snprintf(text, sizeof text, "CUDA does not start: %s (%s)", cudaGetErrorString(e), cudaGetErrorName(e));
+  return text;
+}
+
 static const tl_accelerator accelerator = {
+    .open = open_device,
+    .allow_tf32 = tl_cuda_allow_tf32,
+    .range_push = tl_cuda_range_push,
+    .range_pop = tl_cuda_range_pop,
     .memory = tl_cuda_memory_details,
     .reset_peaks = tl_cuda_reset_peaks,
     .record_stream = tl_cuda_record_stream,
@@ -166,21 +227,6 @@ static const tl_backend backend = {
     .accelerator = &accelerator,
 };
 
-static cudaError_t open_device(int index) {
-  tl_cuda_context *c = &opened[index];
-  cudaError_t e = cudaSetDevice(index);
-  c->index = index;
-  if (e == cudaSuccess) e = cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking);
-  c->work = c->stream;
-  if (e == cudaSuccess) e = cudaMalloc((void **)&c->fault, sizeof *c->fault + sizeof *c->random);
-  if (e == cudaSuccess) e = cudaMemsetAsync(c->fault, 0, sizeof *c->fault + sizeof *c->random, c->stream);
-  if (e == cudaSuccess) e = cudaStreamSynchronize(c->stream); /* other streams read it, too */
-  c->random = (const tl_cuda_random_base *)(c->fault + 1);
-  if (e == cudaSuccess) e = cudaDeviceGetAttribute(&c->multiprocessors, cudaDevAttrMultiProcessorCount, index);
-  if (e == cudaSuccess) e = cudaDeviceGetAttribute(&c->max_shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, index);
-  return e;
-}
-
 __attribute__((visibility("default"))) const tl_backend *tl_backend_plugin(int abi, const tl_plugin_host *host,
                                                                            const char **why) {
   static char text[256];
@@ -195,12 +241,11 @@ __attribute__((visibility("default"))) const tl_backend *tl_backend_plugin(int a
   sync_always = sync != NULL && strcmp(sync, "1") == 0;
   cudaError_t e = cudaGetDeviceCount(&devices);
   if (devices > TL_CUDA_DEVICES) devices = TL_CUDA_DEVICES;
-  for (int i = 0; i < devices && e == cudaSuccess; i++) e = open_device(i);
-  if (e == cudaSuccess && devices > 0) {
-    cudaSetDevice(0);
-    tl_cuda_fill_table(&kernels, host->cpu->kernels);
-    return &backend;
+  if (e != cudaSuccess || devices == 0) {
+    cudaGetLastError();
+    *why = explain(e);
+    return NULL;
   }
-  snprintf(text, sizeof text, "%s", e == cudaSuccess ? "there is no CUDA device" : cudaGetErrorString(e));
-  return NULL;
+  tl_cuda_fill_table(&kernels, host->cpu->kernels);
+  return &backend;
 }

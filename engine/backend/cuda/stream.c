@@ -41,7 +41,8 @@ static bool push(list *l, void *p) {
 
 /* Events belong to the device that is current when they are made: blocks of another one may be freed meanwhile. */
 static cudaError_t new_event(int index, unsigned flags, cudaEvent_t *event) {
-  int current = tl_cuda_here()->index;
+  int current = index;
+  cudaGetDevice(&current);
   if (current != index) cudaSetDevice(index);
   cudaError_t e = cudaEventCreateWithFlags(event, flags);
   if (current != index) cudaSetDevice(current);

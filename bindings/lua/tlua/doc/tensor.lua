@@ -80,7 +80,16 @@ LuaJIT takes some nan bits for other values: where there may be nan, read with x
   ["x:free"] = "x:free(): gives the memory back now; x is empty afterwards.",
 
   -- conversions and copies
-  ["x:to"] = [[x:to("float16"), x:to("cuda"), x:to("cuda", "float16"), x:to(other): x itself when nothing changes.]],
+  ["x:to"] = [[
+x:to("float16"), x:to("cuda"), x:to("cuda", "float16"), x:to(other), x:to{dtype=, device=}: x itself when nothing changes.
+{non_blocking=true} (last, or in the table): a copy from pinned memory to a GPU returns at once; x must stay as it is
+until it is done.]],
+  ["x:pin_memory"] = [[
+x:pin_memory(): a copy of a CPU tensor in pinned memory, from which a GPU copies by itself; x itself if it is pinned.]],
+  ["x:is_pinned"] = "x:is_pinned(): does it lie in pinned host memory?",
+  ["x:record_stream"] = [[
+x:record_stream(s): work on stream s uses x's memory, which was made on another one: freed, it is not used again before
+that work is done.]],
   ["x:type"] = [[x:type("int64"): another dtype.]],
   ["x:type_as"] = "x:type_as(y): y's dtype.",
   ["x:half"] = "x:half(): float16.",
@@ -96,7 +105,7 @@ LuaJIT takes some nan bits for other values: where there may be nan, read with x
   ["tl.clone"] = "clone(x): a copy; gradients pass through.",
   ["tl.detach"] = "detach(x): the same elements without a history.",
   ["x:contiguous"] = "x:contiguous(): x itself if row-major, else a copy that is.",
-  ["x:copy_"] = "x:copy_(src): copies src into x, broadcast and converted; returns x.",
+  ["x:copy_"] = "x:copy_(src, {non_blocking=false}): copies src into x, broadcast and converted; returns x.",
   ["x:fill_"] = "x:fill_(value): every element becomes value; returns x.",
   ["x:zero_"] = "x:zero_(): every element becomes 0; returns x.",
 

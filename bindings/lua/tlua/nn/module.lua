@@ -74,6 +74,19 @@ function Module:__call(...)
   return self:forward(...)
 end
 
+-- On a profiler's time line: see tl.cuda.nvtx.
+if os.getenv("TLUA_NVTX") == "1" then
+  local C, call = base.ffi.C, Module.__call
+  local function closed(...)
+    C.tl_range_pop()
+    return ...
+  end
+  function Module:__call(...)
+    C.tl_range_push(self._name)
+    return closed(call(self, ...))
+  end
+end
+
 local function register_hook(self, op, place, f)
   if type(f) ~= "function" then base.fail(("%s: a hook is a function, got %s"):format(op, base.kind(f))) end
   local hooks = self._hooks or { before = {}, after = {} }
