@@ -21,10 +21,11 @@ static void explain_missing(const char *file, bool sim, const char *reason) {
              sim ? "the simulator needs NVIDIA's headers (scripts/setup --cuda brings them)"
                  : "the CUDA backend needs nvcc (scripts/setup --cuda brings it)");
   else if (library != NULL)
-    snprintf(cuda_missing, sizeof cuda_missing,
-             "%s needs %.*s, which is not installed: scripts/setup --cuda brings NVIDIA's libraries, or name their folder "
-             "in LD_LIBRARY_PATH",
-             file, length, reason);
+    snprintf(
+        cuda_missing, sizeof cuda_missing,
+        "%s needs %.*s, which is not installed: scripts/setup --cuda brings NVIDIA's libraries, or name their folder "
+        "in LD_LIBRARY_PATH",
+        file, length, reason);
   else snprintf(cuda_missing, sizeof cuda_missing, "%s cannot be opened: %s", file, reason);
 }
 

@@ -5,9 +5,11 @@
 #include "core/memory.h"
 
 static _Thread_local tl_generator standard = {0, 0};
+_Thread_local bool tl_other_generator_used;
 
 void tl_generator_take(tl_generator *g, int64_t n, uint64_t *seed, uint64_t *offset) {
   if (g == NULL) g = &standard;
+  else tl_other_generator_used = true;
   *seed = g->seed;
   *offset = g->offset;
   g->offset += ((uint64_t)n + 3) / 4 * 4; /* whole blocks: every fill starts at the first word of one */

@@ -60,8 +60,8 @@ typedef struct tl_loader tl_loader;
  * not depend on it. The tensors must not be written while the loader lives. */
 TL_API tl_status tl_loader_new(int n, tl_tensor *const *tensors, tl_tensor *order, int64_t batch, bool drop_last,
                                int workers, int prefetch, tl_loader **out);
-/* The next batch: n tensors (batch, ...), the last one may be shorter. *more = false (and no tensors) at the end. */
 /* Batches that are begun from now on lie in pinned memory. TL_ERR_DEVICE: there is no CUDA device. */
 TL_API tl_status tl_loader_pin(tl_loader *l);
+/* The next batch: n tensors (batch, ...), the last one may be shorter. *more = false (and no tensors) at the end. */
 TL_API tl_status tl_loader_next(tl_loader *l, tl_tensor **out, bool *more);
 TL_API void tl_loader_free(tl_loader *l); /* stops and joins the threads at any moment; NULL is fine */

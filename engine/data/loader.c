@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <string.h>
 
+#include "backend/backend.h"
 #include "core/memory.h"
 #include "core/tensor.h"
 
@@ -28,7 +29,7 @@ struct tl_loader {
   int64_t next_take;  /* the batch a worker takes next */
   int slots, workers; /* workers: threads that run */
   slot *ring;
-  bool stop;
+  bool stop, pinned;
   pthread_t *threads;
   pthread_mutex_t lock;
   pthread_cond_t work, done;
@@ -73,7 +74,8 @@ static tl_status allocate(const tl_loader *l, int64_t batch, tl_tensor ***out) {
     int64_t shape[TL_MAX_DIMS];
     memcpy(shape, source->shape, sizeof shape);
     shape[0] = rows_of(l, batch);
-    tl_status st = tl_empty(source->ndim, shape, source->dtype, TL_CPU, &tensors[i]);
+    tl_status st = l->pinned ? tl_empty_pinned(source->ndim, shape, source->dtype, &tensors[i])
+                             : tl_empty(source->ndim, shape, source->dtype, TL_CPU, &tensors[i]);
     if (st != TL_OK) {
       free_tensors(l->n, tensors);
       return st;
@@ -236,6 +238,13 @@ tl_status tl_loader_new(int n, tl_tensor *const *tensors, tl_tensor *order, int6
 }
 
 /* ---- batches ---- */
+
+tl_status tl_loader_pin(tl_loader *l) {
+  const tl_backend *b;
+  TL_TRY(tl_backend_open(TL_CUDA, &b));
+  l->pinned = true;
+  return TL_OK;
+}
 
 tl_status tl_loader_next(tl_loader *l, tl_tensor **out, bool *more) {
   *more = l->next_out < l->batches;

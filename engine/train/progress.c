@@ -10,6 +10,7 @@
 #include "backend/backend.h"
 #include "core/memory.h"
 #include "step.h"
+#include "train/graph.h"
 
 struct tl_counts {
   tl_counts *next;
@@ -178,8 +179,12 @@ tl_status tl_counts_plan(tl_optimizer *o, tl_counts *c, int n, const int *slots,
     TL_TRY(send_progress(o, c));
   }
   TL_TRY(send_members(o, c, n, slots));
-  if (recording(c->device)) c->recorded = true; /* changed options go there before each replay */
-  else TL_TRY(send_options(o, c));
+  if (recording(c->device)) { /* changed options go there before each replay */
+    c->recorded = true;
+    TL_TRY(tl_graph_note(o));
+  } else {
+    TL_TRY(send_options(o, c));
+  }
   const tl_plan plan = {
       .kind = o->kind,
       .n = o->slot_count,

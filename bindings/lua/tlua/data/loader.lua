@@ -31,8 +31,10 @@ local function gathered(loader, tensors, ids)
   local list, n = base.tensors(tensors, "DataLoader")
   check(C.tl_loader_new(n, list, order, loader.batch_size, loader.drop_last, loader.num_workers, loader.prefetch,
     handle_out))
+  local handle = ffi.gc(handle_out[0], ffi.C.tl_loader_free)
+  if loader.pin_memory then check(C.tl_loader_pin(handle)) end
   return setmetatable({
-    handle = ffi.gc(handle_out[0], ffi.C.tl_loader_free), n = n, out = ffi.new("tl_tensor *[?]", n), tensors = tensors,
+    handle = handle, n = n, out = ffi.new("tl_tensor *[?]", n), tensors = tensors,
   }, Gathered)
 end
 
@@ -96,6 +98,77 @@ end
 
 function Collated:close() end
 
+-- ---- batches in pinned memory, or on a GPU ----
+
+-- f(tensor) for all tensors of a value, which may be a table of more.
+local function each(f, value)
+  if base.is_tensor(value) then return f(value) end
+  if type(value) ~= "table" or getmetatable(value) ~= nil then return value end
+  local copy = {}
+  for key, v in pairs(value) do copy[key] = each(f, v) end
+  return copy
+end
+
+local function pinned(value) return value.device == "cpu" and value:pin_memory() or value end
+
+local Pinned = {}
+Pinned.__index = Pinned
+
+local function pin_all(first, ...)
+  if first == nil then return nil end
+  if select("#", ...) == 0 then return each(pinned, first) end
+  return each(pinned, first), pin_all(...)
+end
+
+function Pinned:next() return pin_all(self.epoch:next()) end
+function Pinned:close() self.epoch:close() end
+
+-- One batch ahead: its copy to the device runs on a stream of its own while the caller computes with the one before.
+local Moved = {}
+Moved.__index = Moved
+
+local function move_all(self, batch)
+  local options = { device = self.device, non_blocking = true }
+  for i = 1, batch.n do
+    batch[i] = each(function(t) return t:to(options) end, batch[i])
+  end
+end
+
+local function fetch(self)
+  local function pack(...) return { n = select("#", ...), ... } end
+  local batch = pack(self.epoch:next())
+  if batch[1] == nil then return nil end
+  base.tl.cuda.stream(self.stream, move_all, self, batch)
+  return batch
+end
+
+function Moved:next()
+  local batch = self.ahead
+  if batch == nil and not self.done then batch = fetch(self) end
+  if batch == nil then return nil end
+  local current = base.tl.cuda.current_stream(self.device)
+  current:wait(self.stream)
+  for i = 1, batch.n do
+    each(function(t) t:record_stream(current) return t end, batch[i])
+  end
+  self.ahead = fetch(self)
+  self.done = self.ahead == nil
+  return unpack(batch, 1, batch.n)
+end
+
+function Moved:close()
+  self.ahead, self.done = nil, true
+  self.epoch:close()
+end
+
+-- The epoch as the loader's options want it.
+local function placed(loader, epoch)
+  if loader.pin_memory then epoch = setmetatable({ epoch = epoch }, Pinned) end
+  if not loader.device then return epoch end
+  local stream = base.tl.cuda.Stream { device = loader.device }
+  return setmetatable({ epoch = epoch, device = loader.device, stream = stream }, Moved)
+end
+
 -- ---- the loader ----
 
 -- The next batch; at the end the epoch is closed.
@@ -110,7 +183,7 @@ function DataLoader:__call(_, control)
     self:close()
     local tensors, ids
     if self.gather and self.dataset.rows then tensors, ids = self.dataset:rows() end
-    self.epoch = tensors and gathered(self, tensors, ids) or collated(self)
+    self.epoch = placed(self, tensors and gathered(self, tensors, ids) or collated(self))
   elseif not self.epoch or not rawequal(control, self.last) then
     fail("DataLoader: another `for` over the same loader has begun meanwhile; make a loader for each")
   end
@@ -150,11 +223,12 @@ end
 
 local defaults = {
   batch_size = 1, shuffle = false, drop_last = false, num_workers = 0, pin_memory = false, sampler = base.optional,
-  generator = base.optional, collate = base.optional, prefetch = 2,
+  generator = base.optional, collate = base.optional, prefetch = 2, device = base.optional,
 }
 
 --- DataLoader(dataset, {batch_size=1, shuffle=false, drop_last=false, num_workers=0, prefetch=2, sampler=, generator=,
---- collate=, pin_memory=false}).
+--- collate=, pin_memory=false, device=}). pin_memory: batches lie in pinned memory (where there is a GPU). device="cuda":
+--- they are on it, copied from pinned memory one batch ahead.
 local function new(dataset, options)
   datasets.check(dataset, "DataLoader")
   local o = base.options("DataLoader", options, defaults)
@@ -164,10 +238,13 @@ local function new(dataset, options)
   if o.collate ~= nil and type(o.collate) ~= "function" then
     fail("DataLoader: collate must be a function, got " .. base.kind(o.collate))
   end
+  local device = o.device ~= nil and base.device(o.device, "DataLoader") or 0
   local loader = {
     dataset = dataset, batch_size = o.batch_size, drop_last = o.drop_last and true or false,
-    num_workers = o.num_workers, prefetch = o.prefetch, pin_memory = o.pin_memory, sampler = choose_sampler(dataset, o),
+    num_workers = o.num_workers, prefetch = o.prefetch, sampler = choose_sampler(dataset, o),
     gather = o.collate == nil, collate = o.collate or require("tlua.data.collate").default_collate,
+    pin_memory = device ~= 0 or (o.pin_memory and base.tl.device_count("cuda") > 0),
+    device = device ~= 0 and base.device_name(device) or nil,
   }
   return setmetatable(loader, DataLoader)
 end

@@ -18,13 +18,14 @@ random_split(dataset, lengths, {generator=}): a table of Subsets without common 
 the dataset's size, or fractions that sum to 1 (rounded down; what is left goes to the parts in turn).]],
   ["tl.data.DataLoader"] = [[
 DataLoader(dataset, {batch_size=1, shuffle=false, drop_last=false, num_workers=0, prefetch=2, sampler=, generator=,
-collate=, pin_memory=false}). `for x, y in loader do ... end` is one epoch; loader:size() is the number of batches,
+collate=, pin_memory=false, device=}). `for x, y in loader do ... end` is one epoch; loader:size() is the number of batches,
 loader:close() stops an epoch that was left early (the next `for` does, too). shuffle draws a new order each epoch from
 generator (default: the default generator); the order and the batches are the same for any num_workers. Datasets of
 tensors are gathered by num_workers threads, prefetch batches ahead each. Datasets written in Lua are asked in the main
 thread whatever num_workers is, and their samples joined by collate(samples), samples[i] = {values of get}; by default
 tensors are stacked, numbers become a tensor of the default dtype, booleans a bool tensor, strings a list, tables are
-joined key by key. pin_memory has no effect on the CPU. Tensors must not be written during an epoch.]],
+joined key by key. pin_memory: batches lie in pinned memory (no effect without a GPU). device="cuda":
+they are on the GPU, copied one batch ahead on a stream of their own. Tensors must not be written during an epoch.]],
   ["tl.data.SequentialSampler"] = [[
 SequentialSampler(dataset or n): samples in order. A sampler is a table with size() and order(): an int64 tensor of ids
 (from 0), or a table of positions (from 1), once an epoch.]],
