@@ -73,12 +73,17 @@ static double now(void) {
   return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Polls a request. The first looks follow each other quickly; later ones leave the processor to those that compute. */
+static void watch(void);
+
+/* Polls a request, and what the device does meanwhile. The first looks follow each other quickly; later ones leave the
+ * processor to those that compute. */
 static tl_status finish(void *request, double deadline, bool *done) {
   *done = false;
   for (int looks = 0;; looks++) {
     TL_TRY(transport()->test(request, done));
     if (*done || now() > deadline) return TL_OK;
+    if (looks >= 200 || looks % 32 == 31) watch();
+    if (broken) return TL_FAIL(reason_code, "collective", "an earlier collective failed: %s", reason);
     if (looks < 200) sched_yield();
     else nanosleep(&(struct timespec){0, looks < 2000 ? 20000 : 200000}, NULL);
   }

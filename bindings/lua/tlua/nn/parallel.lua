@@ -50,8 +50,8 @@ local function broadcast_all(tensors)
 end
 
 --- DistributedDataParallel(model, {bucket_cap_mb=25, find_unused_parameters=false, broadcast_buffers=true}): calls go
---- to the model; backward leaves the mean of all ranks' gradients in every parameter. Parameters and buffers begin as rank
---- 0's. find_unused_parameters: a parameter without a gradient on every rank keeps grad = nil (else it gets zeros).
+--- to the model; backward leaves the mean of all ranks' gradients in every parameter. Parameters and buffers begin as
+--- rank 0's. find_unused_parameters: a parameter without a gradient on every rank keeps grad = nil (else it gets zeros).
 function DDP:init(model, options)
   if type(model) ~= "table" or not model.named_parameters then
     fail("DistributedDataParallel: argument 1 must be a module, got " .. base.kind(model))
