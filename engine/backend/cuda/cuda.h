@@ -65,10 +65,10 @@ void tl_cuda_scratch_free(void *p, size_t bytes);
 
 /* A failing runtime call becomes a tl_status with the runtime's own words. */
 tl_status tl_cuda_failed(cudaError_t error, const char *op, const char *file, int line);
-#define TL_CUDA_TRY(op, call)                                                                   \
-  do {                                                                                          \
-    cudaError_t error_ = (call);                                                                \
-    if (error_ != cudaSuccess) return tl_cuda_failed(error_, (op), __FILE__, __LINE__);         \
+#define TL_CUDA_TRY(op, call)                                                           \
+  do {                                                                                  \
+    cudaError_t error_ = (call);                                                        \
+    if (error_ != cudaSuccess) return tl_cuda_failed(error_, (op), __FILE__, __LINE__); \
   } while (0)
 
 /* After a launch: did it start? Under TLUA_SYNC=1 waits and says whether it ran. */
