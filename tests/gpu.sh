@@ -118,7 +118,7 @@ bench_seconds=$((SECONDS - begin))
 
 # ---- the record ----
 
-quoted() { printf '"%s"' "$(printf '%s' "$1" | sed 's/\\/\\\\/g; s/"/\\"/g' | awk '{ printf "%s%s", NR > 1 ? "\\n" : "", $0 }')"; }
+quoted() { printf '"%s"' "$(printf '%s' "$1" | sed 's/\\/\\\\/g; s/"/\\"/g' | awk '{ printf "%s%s", (NR > 1 ? "\\n" : ""), $0 }')"; }
 joined() { paste -sd, <<<"$1"; }
 names=
 for test in ${failed[@]+"${failed[@]}"}; do names+=${names:+, }$(quoted "$test"); done
