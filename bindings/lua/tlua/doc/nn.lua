@@ -141,6 +141,9 @@ rms_norm group_norm embedding dropout one_hot normalize cosine_similarity; relu 
 softplus logsigmoid leaky_relu elu softmax log_softmax; mse_loss l1_loss smooth_l1_loss huber_loss cross_entropy
 nll_loss binary_cross_entropy binary_cross_entropy_with_logits kl_div. Tensors first, then one table of options.]],
   ["tl.F.linear"] = "F.linear(x, weight, bias or nil): x (.., in), weight (out, in) -> (.., out)",
+  ["tl.F.linear_gelu"] = [[
+F.linear_gelu(x, weight, bias or nil): F.gelu(F.linear(x, weight, bias), { approximate = "tanh" }); one kernel on CUDA
+in float16 and bfloat16.]],
   ["tl.F.conv2d"] = "F.conv2d(x, weight, bias or nil, {stride=1, padding=0, dilation=1, groups=1})",
   ["tl.F.conv1d"] = "F.conv1d(x, weight, bias or nil, {stride=1, padding=0, dilation=1, groups=1}): x (N, C, L)",
   ["tl.F.conv_transpose2d"] = [[
