@@ -156,7 +156,7 @@ template <typename A> static __global__ void __launch_bounds__(GPU_BLOCK) run_co
   GPU_LOOP(row, a.rows) {
     const row_steps s = row_of(a, row);
     A sum = 0;
-#pragma unroll 4
+#pragma unroll 2
     for (int64_t r = 0; r < a.n; r++) {
       sum = gpu_plus(sum, element<A>(a, s, r));
       put(a, s, r, sum);
