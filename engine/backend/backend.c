@@ -50,7 +50,7 @@ static const tl_backend *open_cuda(void) {
     explain_missing(file, sim, why);
     return NULL;
   }
-  const tl_backend *b = plugin(TL_ABI, tl_plugin_host_table(), &why);
+  const tl_backend *b = plugin(TL_PLUGIN_ABI, tl_plugin_host_table(), &why);
   if (b == NULL) {
     snprintf(cuda_missing, sizeof cuda_missing, "%s: %s", file, why);
     return NULL;

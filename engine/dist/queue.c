@@ -482,20 +482,26 @@ bool tl_work_done(const tl_work *w) {
   return done;
 }
 
-/* Until it is done, or Ctrl-C comes. */
-static bool wait_done(tl_work *w) {
+/* Until it is done, or Ctrl-C comes. Meanwhile device works that the ranks agreed on are launched: another rank may wait
+ * for one of them before it comes to this. */
+static tl_status wait_done(tl_work *w, bool *done) {
+  tl_status st = TL_OK;
   pthread_mutex_lock(&lock);
-  while (!w->done && !tl_interrupt_flag) {
+  while (!w->done && !tl_interrupt_flag && st == TL_OK) {
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_nsec += 50000000;
     if (until.tv_nsec >= 1000000000) until.tv_nsec -= 1000000000, until.tv_sec++;
     pthread_cond_timedwait(&changed, &lock, &until);
+    if (unlaunched == NULL) continue;
+    pthread_mutex_unlock(&lock);
+    st = tl_queue_progress();
+    pthread_mutex_lock(&lock);
   }
-  bool done = w->done;
-  w->abandoned = !done && w->device == TL_CPU;
+  *done = w->done;
+  w->abandoned = !*done && w->device == TL_CPU;
   pthread_mutex_unlock(&lock);
-  return done;
+  return st;
 }
 
 /* Nobody waits for w any more; `done` as its thread left it. */
@@ -548,8 +554,9 @@ static void unlist(const tl_work *w) {
 }
 
 tl_status tl_work_wait(tl_work *w) {
-  bool done = wait_done(w);
-  tl_status st = done ? tl_queue_progress() : tl_interrupted("collective");
+  bool done;
+  tl_status st = wait_done(w, &done);
+  if (st == TL_OK) st = done ? tl_queue_progress() : tl_interrupted("collective");
   if (done && st == TL_OK) st = finish_here(w);
   if (!done && w->device == TL_CPU) {
     tl_tensor_free(w->flat);

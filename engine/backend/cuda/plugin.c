@@ -231,9 +231,9 @@ __attribute__((visibility("default"))) const tl_backend *tl_backend_plugin(int a
                                                                            const char **why) {
   static char text[256];
   *why = text;
-  if (abi != TL_ABI) {
-    snprintf(text, sizeof text, "it was built for ABI %d of the engine, this one has %d: build both together", TL_ABI,
-             abi);
+  if (abi != TL_PLUGIN_ABI) {
+    snprintf(text, sizeof text, "it was built for ABI %d of the engine, this one has %d: build both together",
+             TL_PLUGIN_ABI, abi);
     return NULL;
   }
   tl_cuda_host = host;
