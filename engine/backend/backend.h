@@ -97,6 +97,7 @@ extern const tl_backend tl_cpu_backend;
 typedef struct tl_plugin_host {
   tl_status (*fail)(int code, const char *op, const char *file, int line, const char *text);
   bool (*allocation_fails)(void);
+  int64_t (*position)(int64_t i); /* a 0-based position as the user counts: for messages */
   const tl_backend *cpu;
 } tl_plugin_host;
 

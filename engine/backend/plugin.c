@@ -15,7 +15,7 @@ static tl_status fail(int code, const char *op, const char *file, int line, cons
 }
 
 const tl_plugin_host *tl_plugin_host_table(void) {
-  static const tl_plugin_host host = {fail, tl_allocation_fails, &tl_cpu_backend};
+  static const tl_plugin_host host = {fail, tl_allocation_fails, tl_position, &tl_cpu_backend};
   return &host;
 }
 

@@ -80,7 +80,7 @@ void tl_cuda_scratch_free(void *p, size_t bytes) {
 }
 
 tl_status tl_cuda_report(const tl_cuda_fault *f) {
-  long long value = f->value, limit = f->limit, at = f->at;
+  long long value = f->value, limit = f->limit, at = tl_cuda_host->position(f->at);
   switch (f->code) {
     case TL_CUDA_FAULT_NONE: return TL_OK;
     case TL_CUDA_FAULT_LABEL:

@@ -13,8 +13,7 @@
                   X(arg_extreme) X(cumsum) X(find_bad_id) X(index_select) X(index_add) X(gather) X(scatter_add) \
                       X(nonzero) X(triangle) X(sort) X(dropout) X(plan) X(scale_update)
 
-/* Weak while kernels are being written: what is missing is NULL, which TL_KERNEL reports. */
-#define X(name) extern __typeof__(*((tl_kernels *)0)->name) tl_cuda_##name __attribute__((weak));
+#define X(name) extern __typeof__(*((tl_kernels *)0)->name) tl_cuda_##name;
 TL_CUDA_ENTRIES(X)
 #undef X
 
