@@ -528,6 +528,9 @@ TL_API tl_status tl_trace_tensor(const tl_trace *trace, int i, int k, tl_tensor 
 
 TL_API tl_status tl_clip_grad_norm_(int n, tl_tensor *const *params, double max_norm, double norm_type,
                                     bool error_if_nonfinite, double *norm);
+/* The norm as a 0-d float64 tensor: where all gradients are on one GPU it stays there, and nothing waits for it. */
+TL_API tl_status tl_clip_grad_norm_tensor_(int n, tl_tensor *const *params, double max_norm, double norm_type,
+                                           tl_tensor **norm);
 TL_API tl_status tl_clip_grad_value_(int n, tl_tensor *const *params, double value);
 TL_API tl_status tl_zero_grad(int n, tl_tensor *const *params, bool set_to_nil);
 

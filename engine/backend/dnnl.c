@@ -49,6 +49,7 @@ typedef struct side {
 
 typedef struct plan_key {
   int64_t pass, bias, threads; /* primitives divide their work when they are made */
+  int64_t dtype;
   int64_t sizes[4 + 6 * 2];
 } plan_key;
 
@@ -96,8 +97,11 @@ static void plan_drop(plan *p) {
 }
 
 static plan_key key_of(const tl_convolution *c, enum pass pass, bool bias) {
-  plan_key k = {
-      .pass = pass, .bias = bias, .threads = omp_get_max_threads(), .sizes = {c->batch, c->in, c->out, c->groups}};
+  plan_key k = {.pass = pass,
+                .bias = bias,
+                .threads = omp_get_max_threads(),
+                .dtype = c->dtype,
+                .sizes = {c->batch, c->in, c->out, c->groups}};
   const int64_t *pairs[6] = {c->size, c->kernel, c->result, c->stride, c->padding, c->dilation};
   for (int i = 0; i < 6; i++) memcpy(k.sizes + 4 + 2 * i, pairs[i], 2 * sizeof(int64_t));
   return k;
@@ -142,16 +146,17 @@ static void keep_plan(plan *p) {
 /* Plain descriptors of all sides; grouped weights have a dim more. */
 static dnnl_status_t describe(const tl_convolution *c, plan *p) {
   const int64_t g = c->groups;
+  const dnnl_data_type_t type = c->dtype == TL_BFLOAT16 ? dnnl_bf16 : dnnl_f32;
   dnnl_dims_t x = {c->batch, c->in, c->size[0], c->size[1]}, y = {c->batch, c->out, c->result[0], c->result[1]},
               b = {c->out};
   dnnl_dims_t w = {c->out, c->in, c->kernel[0], c->kernel[1]};
   dnnl_dims_t wg = {g, c->out / g, c->in / g, c->kernel[0], c->kernel[1]};
-  dnnl_status_t st = dnnl_memory_desc_init_by_tag(&p->sides[X].plain, 4, x, dnnl_f32, dnnl_nchw);
-  if (st == dnnl_success) st = dnnl_memory_desc_init_by_tag(&p->sides[Y].plain, 4, y, dnnl_f32, dnnl_nchw);
+  dnnl_status_t st = dnnl_memory_desc_init_by_tag(&p->sides[X].plain, 4, x, type, dnnl_nchw);
+  if (st == dnnl_success) st = dnnl_memory_desc_init_by_tag(&p->sides[Y].plain, 4, y, type, dnnl_nchw);
   if (st == dnnl_success)
-    st = g == 1 ? dnnl_memory_desc_init_by_tag(&p->sides[W].plain, 4, w, dnnl_f32, dnnl_oihw)
-                : dnnl_memory_desc_init_by_tag(&p->sides[W].plain, 5, wg, dnnl_f32, dnnl_goihw);
-  if (st == dnnl_success) st = dnnl_memory_desc_init_by_tag(&p->bias, 1, b, dnnl_f32, dnnl_a);
+    st = g == 1 ? dnnl_memory_desc_init_by_tag(&p->sides[W].plain, 4, w, type, dnnl_oihw)
+                : dnnl_memory_desc_init_by_tag(&p->sides[W].plain, 5, wg, type, dnnl_goihw);
+  if (st == dnnl_success) st = dnnl_memory_desc_init_by_tag(&p->bias, 1, b, type, dnnl_a);
   return st;
 }
 
@@ -298,7 +303,7 @@ static tl_status move(run *r, dnnl_primitive_t reorder, dnnl_memory_t from, dnnl
 }
 
 /* A side in the layout that the primitive wants; inputs are filled. */
-static tl_status bring(run *r, const side *s, bool input, const float *plain, dnnl_memory_t *out) {
+static tl_status bring(run *r, const side *s, bool input, const void *plain, dnnl_memory_t *out) {
   if (s->reorder == NULL) return lay_out(r, &s->plain, plain, out);
   TL_TRY(lay_out(r, s->inner, NULL, out));
   if (!input) return TL_OK;
@@ -315,11 +320,11 @@ static const int arguments[3][SIDES + 1] = {
 
 /* One pass over plain x, w, y. *y_memory: y in the plan's layout if it is there already, else NULL; it leaves with
  * it. */
-static tl_status run_plan(run *r, const plan *p, const float *x, const float *w, const float *y, const float *bias,
+static tl_status run_plan(run *r, const plan *p, const void *x, const void *w, const void *y, const void *bias,
                           dnnl_memory_t *y_memory) {
   const enum pass pass = (enum pass)p->key.pass;
   const int output = output_of[pass];
-  const float *plain[SIDES] = {x, w, y};
+  const void *plain[SIDES] = {x, w, y};
   dnnl_exec_arg_t args[SIDES + 2];
   int n = 0;
   for (int s = 0; s < SIDES; s++, n++) {
@@ -343,7 +348,7 @@ static tl_status run_plan(run *r, const plan *p, const float *x, const float *w,
   return move(r, p->sides[output].reorder, args[output].memory, to);
 }
 
-tl_status tl_dnnl_conv_forward(const tl_convolution *c, const float *x, const float *w, const float *bias, float *y) {
+tl_status tl_dnnl_conv_forward(const tl_convolution *c, const void *x, const void *w, const void *bias, void *y) {
   plan *p;
   run r;
   dnnl_memory_t none = NULL;
@@ -358,8 +363,8 @@ tl_status tl_dnnl_conv_forward(const tl_convolution *c, const float *x, const fl
 }
 
 /* Both passes want dy in the same layout as a rule: it is reordered once. */
-static tl_status run_backward(const tl_convolution *c, const plan *data, const plan *weight, const float *x,
-                              const float *w, const float *dy, float *dx, float *dw, float *dbias) {
+static tl_status run_backward(const tl_convolution *c, const plan *data, const plan *weight, const void *x,
+                              const void *w, const void *dy, void *dx, void *dw, void *dbias) {
   run r, r2;
   dnnl_memory_t shared = NULL;
   TL_TRY(run_begin(&r, c->op));
@@ -376,8 +381,8 @@ static tl_status run_backward(const tl_convolution *c, const plan *data, const p
   return st;
 }
 
-tl_status tl_dnnl_conv_backward(const tl_convolution *c, const float *x, const float *w, const float *dy, float *dx,
-                                float *dw, float *dbias) {
+tl_status tl_dnnl_conv_backward(const tl_convolution *c, const void *x, const void *w, const void *dy, void *dx,
+                                void *dw, void *dbias) {
   plan *data = NULL, *weight = NULL;
   tl_status st = dx == NULL ? TL_OK : plan_of(c, BACKWARD_DATA, false, &data);
   /* oneDNN has no pass for the bias alone: the weights' gradient goes to a temporary then */

@@ -19,10 +19,10 @@ bool tl_dnnl_fast_bfloat16(void);
 tl_status tl_dnnl_bfloat16_gemm(const char *op, int64_t m, int64_t n, int64_t k, const tl_matrix *a, const tl_matrix *b,
                                 const void *bias, int64_t bias_stride, const tl_matrix *c);
 
-/* tl_kernels.conv_forward and conv_backward for float32. Plans are made once for each shape and kept (a bounded
- * number). */
-tl_status tl_dnnl_conv_forward(const tl_convolution *c, const float *x, const float *w, const float *bias, float *y);
-tl_status tl_dnnl_conv_backward(const tl_convolution *c, const float *x, const float *w, const float *dy, float *dx,
-                                float *dw, float *dbias);
+/* tl_kernels.conv_forward and conv_backward for float32, and for bfloat16 where the processor is fast at it, with float32
+ * sums. Plans are made once for each shape and kept (a bounded number). */
+tl_status tl_dnnl_conv_forward(const tl_convolution *c, const void *x, const void *w, const void *bias, void *y);
+tl_status tl_dnnl_conv_backward(const tl_convolution *c, const void *x, const void *w, const void *dy, void *dx,
+                                void *dw, void *dbias);
 
 #endif

@@ -89,6 +89,9 @@ typedef struct tl_kernels {
   /* ---- step.cu; NULL on the CPU ---- an optimizer's and a gradient scaler's own numbers, where those stay on the device */
   tl_status (*plan)(const tl_plan *p);
   tl_status (*scale_update)(const tl_scale_update *s);
+  /* span.cu; NULL on the CPU: *norm = the p-norm of a list of spans, in the device's memory, and then
+   * x *= min(1, max / (*norm + 1e-6)) */
+  tl_status (*span_clip)(int n, const tl_span *list, double p, double max, double *norm);
   /* ---- pool.c ---- max: nan wins; `where` gets the position in the window (row-major) that won, all ones where the window
    * holds no element (its y is -inf); NULL: not wanted */
   tl_status (*max_pool)(const tl_pooling *p, const void *x, void *y, void *where);

@@ -47,12 +47,17 @@ static tl_status clip_norm(const char *op, tl_gradients *g, double max_norm, dou
   return factor >= 1 ? TL_OK : scale(op, g, factor);
 }
 
-tl_status tl_clip_grad_norm_(int n, tl_tensor *const *params, double max_norm, double norm_type,
-                             bool error_if_nonfinite, double *norm) {
-  const char *op = "clip_grad_norm_";
+static tl_status check_norm(const char *op, double max_norm, double norm_type) {
   TL_CHECK_INTERRUPT(op);
   if (!(max_norm >= 0)) return TL_FAIL(TL_ERR_VALUE, op, "max_norm must be at least 0, got %g", max_norm);
   if (!(norm_type > 0)) return TL_FAIL(TL_ERR_VALUE, op, "norm_type must be above 0, got %g", norm_type);
+  return TL_OK;
+}
+
+tl_status tl_clip_grad_norm_(int n, tl_tensor *const *params, double max_norm, double norm_type,
+                             bool error_if_nonfinite, double *norm) {
+  const char *op = "clip_grad_norm_";
+  TL_TRY(check_norm(op, max_norm, norm_type));
   bool recording = tl_set_grad_enabled(false);
   tl_gradients g;
   double total = 0;
@@ -61,6 +66,39 @@ tl_status tl_clip_grad_norm_(int n, tl_tensor *const *params, double max_norm, d
   tl_gradients_release(&g);
   tl_set_grad_enabled(recording);
   if (st == TL_OK) *norm = tl_outgoing(total);
+  return st;
+}
+
+/* The norm stays where the gradients are; that takes them to be on one device, which has the kernel. */
+static tl_status clip_there(tl_gradients *g, double max_norm, double p, tl_tensor **norm) {
+  const tl_tensor *x = g->owner[0]->grad;
+  tl_tensor *y;
+  TL_TRY(tl_empty(0, NULL, TL_FLOAT64, x->device, &y));
+  tl_status st = tl_kernels_of(x)->span_clip(g->n, g->span, p, max_norm, tl_data(y));
+  if (st == TL_OK) st = tl_gradients_scatter(g);
+  return tl_give(st, y, norm);
+}
+
+static tl_status clip_somewhere(const char *op, tl_gradients *g, double max_norm, double p, tl_tensor **norm) {
+  int end = 0;
+  const tl_tensor *x = g->n == 0 ? NULL : tl_gradients_run(g, 0, &end);
+  if (x != NULL && end == g->n && tl_backend_of(x->device)->kernels->span_clip != NULL)
+    return clip_there(g, max_norm, p, norm);
+  double total = 0;
+  TL_TRY(clip_norm(op, g, max_norm, p, false, &total));
+  return tl_full(0, NULL, total, TL_FLOAT64, TL_CPU, norm);
+}
+
+tl_status tl_clip_grad_norm_tensor_(int n, tl_tensor *const *params, double max_norm, double norm_type,
+                                    tl_tensor **norm) {
+  const char *op = "clip_grad_norm_";
+  TL_TRY(check_norm(op, max_norm, norm_type));
+  bool recording = tl_set_grad_enabled(false);
+  tl_gradients g;
+  tl_status st = tl_gradients_gather(op, n, params, &g);
+  if (st == TL_OK) st = clip_somewhere(op, &g, max_norm, norm_type, norm);
+  tl_gradients_release(&g);
+  tl_set_grad_enabled(recording);
   return st;
 }
 

@@ -269,8 +269,14 @@ static tl_status prepare_all(tl_optimizer *o, int *count) {
   return TL_OK;
 }
 
+static const float *flag_of(tl_device device, int n, const tl_found *found) {
+  for (int i = 0; i < n; i++)
+    if (found[i].device == device) return found[i].flag;
+  return NULL;
+}
+
 /* One kernel call for each run of parameters on one device: nearly always one in all. */
-static tl_status run(tl_optimizer *o, int count, const float *found) {
+static tl_status run(tl_optimizer *o, int count, int flags, const tl_found *found) {
   for (int first = 0, end; first < count; first = end) {
     const tl_tensor *p = o->slots[o->updated[first]].param;
     for (end = first + 1; end < count && o->slots[o->updated[end]].param->device == p->device;) end++;
@@ -278,7 +284,8 @@ static tl_status run(tl_optimizer *o, int count, const float *found) {
     if (tl_counts_itself(p)) {
       tl_counts *counts = NULL;
       TL_TRY(tl_counts_on(o, p->device, &counts));
-      TL_TRY(tl_counts_plan(o, counts, end - first, o->updated + first, found));
+      const float *flag = flag_of(p->device, flags, found);
+      TL_TRY(tl_counts_plan(o, counts, end - first, o->updated + first, flag));
     }
     TL_TRY(tl_kernels_of(p)->update(end - first, o->updates + first));
   }
@@ -308,14 +315,14 @@ static void drop_copies(tl_optimizer *o, int count) {
   }
 }
 
-tl_status tl_optimizer_step(tl_optimizer *o) { return tl_optimizer_step_unless(o, NULL); }
+tl_status tl_optimizer_step(tl_optimizer *o) { return tl_optimizer_step_unless(o, 0, NULL); }
 
-tl_status tl_optimizer_step_unless(tl_optimizer *o, const float *found) {
+tl_status tl_optimizer_step_unless(tl_optimizer *o, int n, const tl_found *found) {
   TL_CHECK_INTERRUPT(name_of(o));
   bool recording = tl_set_grad_enabled(false);
   int count = 0;
   tl_status st = prepare_all(o, &count);
-  if (st == TL_OK) st = run(o, count, found);
+  if (st == TL_OK) st = run(o, count, n, found);
   if (st == TL_OK) st = commit(o, count);
   if (st == TL_OK) o->calls++;
   drop_copies(o, count);

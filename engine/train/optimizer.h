@@ -41,8 +41,14 @@ struct tl_optimizer {
 
 /* ---- optimizer.c ---- */
 
-/* tl_optimizer_step, but where *found (in the memory of the parameters' device; NULL: nowhere) is not 0 nothing moves. */
-tl_status tl_optimizer_step_unless(tl_optimizer *o, const float *found);
+/* A gradient scaler's flag in the memory of a device: not 0: a gradient was not finite. */
+typedef struct tl_found {
+  tl_device device;
+  const float *flag;
+} tl_found;
+
+/* tl_optimizer_step, but nothing moves on a device whose flag is set. */
+tl_status tl_optimizer_step_unless(tl_optimizer *o, int n, const tl_found *found);
 
 /* ---- rules.c ---- */
 

@@ -1,6 +1,7 @@
 /* scaler.c: gradient scaling for float16: one pass that divides all gradients and looks for what is not finite. */
 #include <float.h>
 #include <math.h>
+#include <stddef.h>
 #include <string.h>
 
 #include "autograd/tape.h"
@@ -11,19 +12,21 @@
 
 enum stage { READY, UNSCALED, STEPPED };
 
-#define FLAGS 30 /* optimizers between two updates whose gradients are on a device */
+#define FLAGS 30  /* optimizers between two updates whose gradients are on a device */
+#define PLACES 16 /* devices whose gradients one scaler divides */
 
 /* What an optimizer did since the last update. */
 typedef struct record {
   tl_optimizer *optimizer; /* held */
   enum stage stage;
   bool checked;            /* it had gradients */
-  bool on_host, on_device; /* where those were */
+  bool on_host, on_device; /* where those were, */
+  int places;              /* on how many devices */
   float found;             /* 1: one of them was not finite, as far as the host knows */
   int flag;                /* its place among the device's flags */
 } record;
 
-/* The state where gradients are on a device: a step asks it nothing. */
+/* The state where gradients are on a device: a step asks it nothing. Each device has its own, and they change alike. */
 typedef struct on_device {
   tl_scale scale;
   float found[FLAGS];
@@ -33,10 +36,11 @@ struct tl_scaler {
   tl_scaler_state state; /* scale and growth_tracker: as far as the host knows */
   record *records;
   int count, room;
-  tl_tensor *memory; /* an on_device on its device; NULL: there is none yet */
-  int flags;         /* used since the last update */
-  bool ahead;        /* the device may have changed the scale since the host last asked */
-  bool recorded;     /* a recorded step does: it always may have */
+  tl_tensor *memory[PLACES]; /* an on_device on its device; the first one is the host's source */
+  int places;
+  int flags;     /* used since the last update */
+  bool ahead;    /* the device may have changed the scale since the host last asked */
+  bool recorded; /* a recorded step does: it always may have */
 };
 
 static tl_status check_state(const char *op, const tl_scaler_state *s) {
@@ -81,7 +85,7 @@ static void forget_records(tl_scaler *s) {
 void tl_scaler_free(tl_scaler *s) {
   if (s == NULL) return;
   forget_records(s);
-  tl_tensor_free(s->memory);
+  for (int i = 0; i < s->places; i++) tl_tensor_free(s->memory[i]);
   tl_host_free(s->records);
   tl_host_free(s);
 }
@@ -92,17 +96,50 @@ static bool scales_itself(const tl_tensor *x) {
   return x->device != TL_CPU && tl_backend_of(x->device)->kernels->scale_update != NULL;
 }
 
-static bool recording(const tl_scaler *s) {
-  const tl_accelerator *a = tl_backend_of(s->memory->device)->accelerator;
+static bool recording(tl_device device) {
+  const tl_accelerator *a = tl_backend_of(device)->accelerator;
   return a != NULL && a->recording();
+}
+
+static on_device *at(const tl_scaler *s, int place) { return tl_data(s->memory[place]); }
+
+static tl_status found_at(const tl_scaler *s, int place, tl_tensor **out) {
+  return tl_narrow(s->memory[place], 0, offsetof(on_device, found) / sizeof(float), FLAGS, out);
+}
+
+/* What one place found the others find, too. Nothing waits. */
+static tl_status share(const tl_scaler *s) {
+  bool grads = tl_set_grad_enabled(false);
+  tl_tensor *all = NULL;
+  tl_status st = TL_OK;
+  for (int i = 1; i < s->places && st == TL_OK; i++) {
+    tl_tensor *one = NULL, *here = NULL, *both = NULL;
+    st = all == NULL ? found_at(s, 0, &all) : TL_OK;
+    if (st == TL_OK) st = found_at(s, i, &one);
+    if (st == TL_OK) st = tl_to(one, TL_FLOAT32, all->device, &here);
+    if (st == TL_OK) st = tl_maximum(all, here, &both);
+    if (st == TL_OK) st = tl_copy_(all, both);
+    tl_tensor *const rest[] = {one, here, both};
+    for (int k = 0; k < 3; k++) tl_tensor_free(rest[k]);
+  }
+  for (int i = 1; i < s->places && st == TL_OK; i++) {
+    tl_tensor *one = NULL;
+    st = found_at(s, i, &one);
+    if (st == TL_OK) st = tl_copy_(one, all);
+    tl_tensor_free(one);
+  }
+  tl_tensor_free(all);
+  tl_set_grad_enabled(grads);
+  return st;
 }
 
 /* The host learns the scale, and what was found in `found` (may be NULL). */
 static tl_status pull(tl_scaler *s, float found[FLAGS]) {
   on_device d;
-  if (s->memory == NULL || (found == NULL && !s->ahead && !s->recorded)) return TL_OK;
-  tl_device device = s->memory->device;
-  TL_TRY(tl_backend_of(device)->copy_out(device & 255, &d, tl_data(s->memory), sizeof d));
+  if (s->places == 0 || (found == NULL && !s->ahead && !s->recorded)) return TL_OK;
+  if (found != NULL) TL_TRY(share(s));
+  tl_device device = s->memory[0]->device;
+  TL_TRY(tl_backend_of(device)->copy_out(device & 255, &d, at(s, 0), sizeof d));
   s->state.scale = d.scale.scale;
   s->state.growth_tracker = d.scale.tracker;
   s->ahead = false;
@@ -110,32 +147,37 @@ static tl_status pull(tl_scaler *s, float found[FLAGS]) {
   return TL_OK;
 }
 
-/* The device learns the scale; its flags are 0. */
+/* The devices learn the scale; their flags are 0. */
 static tl_status push(tl_scaler *s) {
-  if (s->memory == NULL) return TL_OK;
   const on_device d = {.scale = {.scale = (float)s->state.scale,
                                  .inverse = (float)(1 / s->state.scale),
                                  .tracker = (int32_t)s->state.growth_tracker}};
-  tl_device device = s->memory->device;
-  return tl_backend_of(device)->copy_in(device & 255, tl_data(s->memory), &d, sizeof d);
-}
-
-/* The state on x's device. */
-static tl_status on_device_of(const char *op, tl_scaler *s, const tl_tensor *x) {
-  if (s->memory == NULL) {
-    TL_TRY(tl_empty(1, (const int64_t[]){sizeof(on_device)}, TL_UINT8, x->device, &s->memory));
-    tl_status st = push(s);
-    if (st != TL_OK) tl_tensor_free(s->memory), s->memory = NULL;
-    TL_TRY(st);
+  for (int i = 0; i < s->places; i++) {
+    tl_device device = s->memory[i]->device;
+    TL_TRY(tl_backend_of(device)->copy_in(device & 255, at(s, i), &d, sizeof d));
   }
-  if (s->memory->device != x->device)
-    return TL_FAIL(TL_ERR_UNSUPPORTED, op, "this scaler works for cuda:%d: use one for each device",
-                   s->memory->device & 255);
-  s->recorded = s->recorded || recording(s);
   return TL_OK;
 }
 
-static on_device *there(const tl_scaler *s) { return tl_data(s->memory); }
+/* One more device: it gets what the first one has, or the host's numbers. */
+static tl_status add_place(const char *op, tl_scaler *s, tl_device device) {
+  if (s->places == PLACES) return TL_FAIL(TL_ERR_UNSUPPORTED, op, "one scaler works for at most %d devices", PLACES);
+  TL_TRY(tl_empty(1, (const int64_t[]){sizeof(on_device) / sizeof(float)}, TL_FLOAT32, device, &s->memory[s->places]));
+  s->places++;
+  bool grads = tl_set_grad_enabled(false);
+  tl_status st = s->places == 1 ? push(s) : tl_copy_(s->memory[s->places - 1], s->memory[0]);
+  tl_set_grad_enabled(grads);
+  if (st != TL_OK) tl_tensor_free(s->memory[--s->places]);
+  return st;
+}
+
+/* The place of x's device. */
+static tl_status place_of(const char *op, tl_scaler *s, const tl_tensor *x, int *place) {
+  for (*place = 0; *place < s->places && s->memory[*place]->device != x->device;) ++*place;
+  if (*place == s->places) TL_TRY(add_place(op, s, x->device));
+  s->recorded = s->recorded || recording(x->device);
+  return TL_OK;
+}
 
 tl_status tl_scaler_get(const tl_scaler *s, tl_scaler_state *state) {
   TL_TRY(pull((tl_scaler *)s, NULL));
@@ -155,13 +197,11 @@ tl_status tl_scaler_set(tl_scaler *s, const tl_scaler_state *state) {
 
 /* x times the device's scale, of x's dtype. */
 static tl_status scale_there(tl_scaler *s, tl_tensor *x, tl_tensor **out) {
-  TL_TRY(on_device_of("GradScaler.scale", s, x));
+  int place = 0;
+  TL_TRY(place_of("GradScaler.scale", s, x, &place));
   tl_tensor *scale = NULL, *y = NULL;
-  tl_status st = tl_alias_as(s->memory, 0, NULL, NULL, 0, &scale);
-  if (st == TL_OK) {
-    scale->dtype = TL_FLOAT32; /* the first four bytes */
-    st = tl_mul(x, scale, &y);
-  }
+  tl_status st = tl_select(s->memory[place], 0, 0, &scale);
+  if (st == TL_OK) st = tl_mul(x, scale, &y);
   if (st == TL_OK) st = tl_to(y, x->dtype, x->device, out); /* a 0-d x of less than float32 was promoted */
   tl_tensor_free(scale);
   tl_tensor_free(y);
@@ -214,12 +254,14 @@ static tl_status check_gradients(const char *op, const tl_optimizer *o) {
 
 /* A run of gradients on a device: it knows the scale, and keeps what it finds. */
 static tl_status divide_there(const char *op, tl_scaler *s, record *r, const tl_tensor *x, int n, const tl_span *list) {
-  TL_TRY(on_device_of(op, s, x));
+  int place = 0;
+  TL_TRY(place_of(op, s, x, &place));
   if (!r->on_device && s->flags == FLAGS)
     return TL_FAIL(TL_ERR_UNSUPPORTED, op, "more than %d optimizers between two updates", FLAGS);
   if (!r->on_device) r->flag = s->flags++;
   r->on_device = true;
-  return tl_kernels_of(x)->span_unscale(n, list, &there(s)->scale.inverse, &there(s)->found[r->flag]);
+  r->places++;
+  return tl_kernels_of(x)->span_unscale(n, list, &at(s, place)->scale.inverse, &at(s, place)->found[r->flag]);
 }
 
 static tl_status divide_here(tl_scaler *s, record *r, const tl_tensor *x, int n, const tl_span *list) {
@@ -280,6 +322,15 @@ static tl_status learn(tl_scaler *s, record *r) {
   return TL_OK;
 }
 
+/* The devices look for themselves. */
+static tl_status step_there(const tl_scaler *s, const record *r) {
+  tl_found found[PLACES];
+  if (r->places > 1) TL_TRY(share(s));
+  for (int i = 0; i < s->places; i++)
+    found[i] = (tl_found){.device = s->memory[i]->device, .flag = &at(s, i)->found[r->flag]};
+  return tl_optimizer_step_unless(r->optimizer, s->places, found);
+}
+
 tl_status tl_scaler_step(tl_scaler *s, tl_optimizer *o, bool *stepped) {
   const char *op = "GradScaler.step";
   bool finite = true;
@@ -296,7 +347,7 @@ tl_status tl_scaler_step(tl_scaler *s, tl_optimizer *o, bool *stepped) {
     if (r->on_device && (r->on_host || stepped != NULL)) TL_TRY(learn(s, r));
     finite = r->found == 0;
     if (!finite) tl_optimizer_skip(o);
-    else if (r->on_device && !r->on_host) TL_TRY(tl_optimizer_step_unless(o, &there(s)->found[r->flag]));
+    else if (r->on_device && !r->on_host) TL_TRY(step_there(s, r));
     else TL_TRY(tl_optimizer_step(o));
     r->stage = STEPPED;
   } else {
@@ -332,16 +383,20 @@ static tl_status update_here(tl_scaler *s, bool found) {
 }
 
 static tl_status update_there(tl_scaler *s) {
-  const tl_scale_update u = {
-      .growth_factor = s->state.growth_factor,
-      .backoff_factor = s->state.backoff_factor,
-      .growth_interval = s->state.growth_interval,
-      .at = &there(s)->scale,
-      .found = there(s)->found,
-      .n = s->flags,
-  };
+  if (s->places > 1) TL_TRY(share(s));
   s->ahead = true;
-  return tl_kernels_of(s->memory)->scale_update(&u);
+  for (int i = 0; i < s->places; i++) {
+    const tl_scale_update u = {
+        .growth_factor = s->state.growth_factor,
+        .backoff_factor = s->state.backoff_factor,
+        .growth_interval = s->state.growth_interval,
+        .at = &at(s, i)->scale,
+        .found = at(s, i)->found,
+        .n = s->flags,
+    };
+    TL_TRY(tl_kernels_of(s->memory[i])->scale_update(&u));
+  }
+  return TL_OK;
 }
 
 tl_status tl_scaler_update(tl_scaler *s, double new_scale) {

@@ -1,6 +1,6 @@
-/* conv.c: convolutions. float32 is oneDNN's; float16 and bfloat16 are widened to it and rounded once at the end;
- * float64 is a product with the unfolded input (im2col; Chellapilla, Puri, Simard 2006), one sample and group at a
- * time. */
+/* conv.c: convolutions. float32 is oneDNN's, and so is bfloat16 where the processor is fast at it; else float16 and
+ * bfloat16 are widened to float32 and rounded once at the end. float64 is a product with the unfolded input (im2col;
+ * Chellapilla, Puri, Simard 2006), one sample and group at a time. */
 #include "cpu.h"
 
 #include "backend/dnnl.h"
@@ -141,7 +141,14 @@ static tl_status backward_f64(const tl_convolution *c, const double *x, const do
 
 /* ---- float16 and bfloat16 ---- */
 
+static tl_convolution as_float32(const tl_convolution *c) {
+  tl_convolution wide = *c;
+  wide.dtype = TL_FLOAT32;
+  return wide;
+}
+
 static tl_status forward_half(const tl_convolution *c, const void *x, const void *w, const void *bias, void *y) {
+  const tl_convolution wide = as_float32(c);
   const int64_t nx = x_count(c), nw = w_count(c), ny = y_count(c);
   const size_t bytes = (size_t)(nx + nw + ny + c->out) * sizeof(float);
   float *fx = tl_cpu_alloc(bytes), *fw = fx + nx, *fy = fw + nw, *fb = fy + ny;
@@ -149,7 +156,7 @@ static tl_status forward_half(const tl_convolution *c, const void *x, const void
   tl_widen(fx, c->dtype, x, nx);
   tl_widen(fw, c->dtype, w, nw);
   if (bias != NULL) tl_widen(fb, c->dtype, bias, c->out);
-  tl_status st = tl_dnnl_conv_forward(c, fx, fw, bias == NULL ? NULL : fb, fy);
+  tl_status st = tl_dnnl_conv_forward(&wide, fx, fw, bias == NULL ? NULL : fb, fy);
   if (st == TL_OK) tl_narrow_to(y, c->dtype, fy, ny);
   tl_cpu_free(fx, bytes);
   return st;
@@ -157,6 +164,7 @@ static tl_status forward_half(const tl_convolution *c, const void *x, const void
 
 static tl_status backward_half(const tl_convolution *c, const void *x, const void *w, const void *dy, void *dx,
                                void *dw, void *dbias) {
+  const tl_convolution wide = as_float32(c);
   const int64_t nx = x_count(c), nw = w_count(c), ny = y_count(c);
   const size_t bytes = (size_t)(2 * (nx + nw) + ny + c->out) * sizeof(float);
   float *fx = tl_cpu_alloc(bytes), *fw = fx + nx, *fy = fw + nw, *fdx = fy + ny, *fdw = fdx + nx, *fdb = fdw + nw;
@@ -164,7 +172,7 @@ static tl_status backward_half(const tl_convolution *c, const void *x, const voi
   if (dx != NULL) tl_widen(fw, c->dtype, w, nw);
   if (dw != NULL || dbias != NULL) tl_widen(fx, c->dtype, x, nx);
   tl_widen(fy, c->dtype, dy, ny);
-  tl_status st = tl_dnnl_conv_backward(c, fx, fw, fy, dx == NULL ? NULL : fdx, dw == NULL ? NULL : fdw,
+  tl_status st = tl_dnnl_conv_backward(&wide, fx, fw, fy, dx == NULL ? NULL : fdx, dw == NULL ? NULL : fdw,
                                        dbias == NULL ? NULL : fdb);
   if (st == TL_OK && dx != NULL) tl_narrow_to(dx, c->dtype, fdx, nx);
   if (st == TL_OK && dw != NULL) tl_narrow_to(dw, c->dtype, fdw, nw);
@@ -175,15 +183,19 @@ static tl_status backward_half(const tl_convolution *c, const void *x, const voi
 
 /* ---- all dtypes ---- */
 
+static bool is_dnnl(const tl_convolution *c) {
+  return c->dtype == TL_FLOAT32 || (c->dtype == TL_BFLOAT16 && tl_dnnl_fast_bfloat16());
+}
+
 tl_status tl_cpu_conv_forward(const tl_convolution *c, const void *x, const void *w, const void *bias, void *y) {
-  if (c->dtype == TL_FLOAT32) return tl_dnnl_conv_forward(c, x, w, bias, y);
+  if (is_dnnl(c)) return tl_dnnl_conv_forward(c, x, w, bias, y);
   if (c->dtype == TL_FLOAT64) return forward_f64(c, x, w, bias, y);
   return forward_half(c, x, w, bias, y);
 }
 
 tl_status tl_cpu_conv_backward(const tl_convolution *c, const void *x, const void *w, const void *dy, void *dx,
                                void *dw, void *dbias) {
-  if (c->dtype == TL_FLOAT32) return tl_dnnl_conv_backward(c, x, w, dy, dx, dw, dbias);
+  if (is_dnnl(c)) return tl_dnnl_conv_backward(c, x, w, dy, dx, dw, dbias);
   if (c->dtype == TL_FLOAT64) return backward_f64(c, x, w, dy, dx, dw, dbias);
   return backward_half(c, x, w, dy, dx, dw, dbias);
 }

@@ -88,12 +88,13 @@ template <typename N> static __global__ void __launch_bounds__(GPU_BLOCK, 4) spa
   if (threadIdx.x == 0) parts[list.slot + blockIdx.x] = sum;
 }
 
-// One block: what the parts make together goes to parts[0].
-static __global__ void __launch_bounds__(GPU_BLOCK) norm_join_kernel(double *parts, int64_t n, bool largest) {
+// One block: what the parts make together, to the power of `root`, goes to *result, which may be parts[0].
+static __global__ void __launch_bounds__(GPU_BLOCK)
+    norm_join_kernel(const double *parts, int64_t n, bool largest, double root, double *result) {
   double sum = 0;
   for (int64_t i = threadIdx.x; i < n; i += GPU_BLOCK) sum = largest ? gpu_largest()(sum, parts[i]) : sum + parts[i];
   sum = largest ? gpu_block_reduce(sum, gpu_largest(), 0.0) : gpu_block_sum(sum);
-  if (threadIdx.x == 0) parts[0] = sum;
+  if (threadIdx.x == 0) *result = root == 1 ? sum : root == 0.5 ? sqrt(sum) : pow(sum, root);
 }
 
 template <typename N> static tl_status norms(int n, const tl_span *list, double p, double *parts) {
@@ -102,27 +103,38 @@ template <typename N> static tl_status norms(int n, const tl_span *list, double 
   });
 }
 
-static tl_status norm_on_device(int n, const tl_span *list, double p, double *parts, int64_t pieces, double *result) {
+// *result, in the device's memory: the sum of powers, or the norm.
+static tl_status norm_on_device(int n, const tl_span *list, double p, double *parts, int64_t pieces, bool root, double *result) {
   TL_TRY(p == 2          ? norms<norm_two>(n, list, p, parts)
          : p == 1        ? norms<norm_one>(n, list, p, parts)
          : p == INFINITY ? norms<norm_largest>(n, list, p, parts)
                          : norms<norm_power>(n, list, p, parts));
-  TL_TRY(gpu_launch("span_norm", norm_join_kernel, 1, GPU_BLOCK, 0, parts, pieces, p == INFINITY));
+  return gpu_launch("span_norm", norm_join_kernel, 1, GPU_BLOCK, 0, parts, pieces, p == INFINITY,
+                    root && p != INFINITY ? 1 / p : 1.0, result);
+}
+
+static int64_t pieces_of(int n, const tl_span *list) {
+  int64_t pieces = 0;
+  for (int i = 0; i < n; i++) pieces += gpu_pieces(list[i].n);
+  return pieces;
+}
+
+static tl_status fetch(double *result, const double *from) {
   cudaStream_t stream = tl_cuda_here()->stream;
-  TL_CUDA_TRY("span_norm", cudaMemcpyAsync(result, parts, sizeof *result, cudaMemcpyDeviceToHost, stream));
+  TL_CUDA_TRY("span_norm", cudaMemcpyAsync(result, from, sizeof *result, cudaMemcpyDeviceToHost, stream));
   TL_CUDA_TRY("span_norm", cudaStreamSynchronize(stream));
   return TL_OK;
 }
 
 TL_CUDA_ENTRY(span_norm)(int n, const tl_span *list, double p, double *result) {
   *result = 0;
-  int64_t pieces = 0;
-  for (int i = 0; i < n; i++) pieces += gpu_pieces(list[i].n);
+  int64_t pieces = pieces_of(n, list);
   if (pieces == 0) return TL_OK;
   size_t bytes = (size_t)pieces * sizeof(double);
   double *parts = (double *)tl_cuda_scratch("span_norm", bytes);
   if (parts == NULL) return TL_ERR_MEMORY;
-  tl_status st = norm_on_device(n, list, p, parts, pieces, result);
+  tl_status st = norm_on_device(n, list, p, parts, pieces, false, parts);
+  if (st == TL_OK) st = fetch(result, parts);
   tl_cuda_scratch_free(parts, bytes);
   return st;
 }
@@ -139,6 +151,16 @@ static __global__ void __launch_bounds__(GPU_BLOCK) span_scale_kernel(span_list 
 
 static __global__ void __launch_bounds__(GPU_BLOCK) span_clamp_kernel(span_list list, double limit) {
   over_block<true>(list, [=](auto *x) { *x = f_clamp(*x, -limit, limit); });
+}
+
+static __global__ void __launch_bounds__(GPU_BLOCK) span_clip_kernel(span_list list, double max, const double *norm) {
+  const double factor = max / (*norm + 1e-6);
+  if (factor >= 1) return;
+  const float factor_f32 = (float)factor;
+  over_block<true>(list, [=](auto *x) {
+    if constexpr (sizeof *x == sizeof(float)) *x *= factor_f32;
+    else *x *= factor;
+  });
 }
 
 static __global__ void __launch_bounds__(GPU_BLOCK) span_unscale_kernel(span_list list, const float *inverse, float *found) {
@@ -161,6 +183,20 @@ TL_CUDA_ENTRY(span_clamp)(int n, const tl_span *list, double limit) {
   return each_span(n, list, [=](const span_list &some, unsigned blocks) {
     return gpu_launch("span_clamp", span_clamp_kernel, blocks, GPU_BLOCK, 0, some, limit);
   });
+}
+
+TL_CUDA_ENTRY(span_clip)(int n, const tl_span *list, double p, double max, double *norm) {
+  int64_t pieces = pieces_of(n, list);
+  size_t bytes = (size_t)(pieces + 1) * sizeof(double);
+  double *parts = (double *)tl_cuda_scratch("span_clip", bytes);
+  if (parts == NULL) return TL_ERR_MEMORY;
+  tl_status st = norm_on_device(n, list, p, parts, pieces, true, norm);
+  if (st == TL_OK)
+    st = each_span(n, list, [=](const span_list &some, unsigned blocks) {
+      return gpu_launch("span_clip", span_clip_kernel, blocks, GPU_BLOCK, 0, some, max, norm);
+    });
+  tl_cuda_scratch_free(parts, bytes);
+  return st;
 }
 
 TL_CUDA_ENTRY(span_unscale)(int n, const tl_span *list, const float *inverse, float *found) {

@@ -537,6 +537,7 @@ cudaError_t cudaFuncSetAttribute(const void *function, cudaFuncAttribute attribu
 }
 
 cudaError_t sim_enqueue_kernel(const sim_kernel *k, size_t bytes, cudaStream_t stream) {
+  sim_count(k->name);
   if (sim_call_fails("cudaLaunchKernel")) return sim_error(cudaErrorLaunchOutOfResources, "%s: made to fail", k->name);
   dim3 g = k->grid, b = k->block;
   if (g.x == 0 || g.y == 0 || g.z == 0 || b.x == 0 || b.y == 0 || b.z == 0)

@@ -121,6 +121,31 @@ int sim_call_fails(const char *function) {
   return fails;
 }
 
+/* ---- counts, for tests ---- */
+
+static struct {
+  const char *name; /* lives for ever */
+  long long n;
+} counts[512];
+
+void sim_count(const char *name) {
+  sim_lock();
+  int i = 0;
+  while (i < 511 && counts[i].name != NULL && strcmp(counts[i].name, name) != 0) i++;
+  counts[i].name = name;
+  counts[i].n++;
+  sim_unlock();
+}
+
+__attribute__((visibility("default"))) long long tl_sim_calls(const char *part) {
+  long long n = 0;
+  sim_lock();
+  for (int i = 0; i < 512 && counts[i].name != NULL; i++)
+    if (strstr(counts[i].name, part) != NULL) n += counts[i].n;
+  sim_unlock();
+  return n;
+}
+
 cudaError_t sim_error(cudaError_t error, const char *format, ...) {
   last_error = error;
   if (log_errors) {
@@ -136,6 +161,7 @@ cudaError_t sim_error(cudaError_t error, const char *format, ...) {
 
 cudaError_t sim_enter(const char *function, cudaError_t failure) {
   sim_lock();
+  sim_count(function);
   if (old_driver) return cudaErrorInsufficientDriver;
   if (devices == 0) return cudaErrorNoDevice;
   if (forked)

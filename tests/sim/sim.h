@@ -55,6 +55,11 @@ cudaError_t sim_error(cudaError_t error, const char *format, ...) __attribute__(
 /* The k-th failable call fails (TLUA_SIM_FAIL=k): every simulated function that can fail asks first. */
 int sim_call_fails(const char *function);
 
+/* One more call of the runtime's function, or launch of the kernel, of this name. */
+void sim_count(const char *name);
+/* Of all whose name has this part: what a test of the library asks ("Synchronize": how often the host waited). */
+long long tl_sim_calls(const char *part);
+
 /* ---- one grid: device.cpp ---- */
 
 typedef struct sim_kernel {

@@ -104,8 +104,8 @@ function GradScaler:unscale_(optimizer)
   check(C.tl_scaler_unscale(self.handle, handle_of(optimizer, "GradScaler.unscale_")))
 end
 
---- scaler:step(optimizer): unscales if need be, and steps if all gradients are finite. Returns whether it did; nil where
---- the parameters are on a GPU, which decides by itself.
+--- scaler:step(optimizer): unscales if need be, and steps if all gradients are finite. Returns whether it did; nil
+--- where the parameters are on a GPU, which decides by itself.
 function GradScaler:step(optimizer, closure)
   if closure ~= nil then
     fail("GradScaler.step: closures are not taken: the loss they compute would have to be scaled")

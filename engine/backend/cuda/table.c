@@ -11,7 +11,7 @@
           X(conv_backward) X(softmax) X(softmax_grad) X(loss) X(loss_grad) X(class_loss) X(class_loss_grad)     \
               X(batch_norm) X(batch_norm_grad) X(row_norm) X(row_norm_grad) X(embedding) X(embedding_grad)      \
                   X(arg_extreme) X(cumsum) X(find_bad_id) X(index_select) X(index_add) X(gather) X(scatter_add) \
-                      X(nonzero) X(triangle) X(sort) X(dropout) X(plan) X(scale_update)
+                      X(nonzero) X(triangle) X(sort) X(dropout) X(plan) X(scale_update) X(span_clip)
 
 #define X(name) extern __typeof__(*((tl_kernels *)0)->name) tl_cuda_##name;
 TL_CUDA_ENTRIES(X)

@@ -98,7 +98,8 @@ the optimizer has not stepped yet.]],
   ["tl.nn.utils.clip_grad_norm_"] = [[
 clip_grad_norm_(params, max_norm, {norm_type=2, error_if_nonfinite=false}): scales all gradients by min(1, max_norm /
 (norm + 1e-6)), where norm is that of all of them as one vector; returns it, as a number. norm_type may be "inf".
-Pascanu et al. 2013.]],
+Of parameters on a GPU it is a 0-d tensor, and nothing waits for it (a number with error_if_nonfinite). Pascanu et al.
+2013.]],
   ["tl.nn.utils.clip_grad_value_"] = "clip_grad_value_(params, value): every gradient element into [-value, value].",
   ["tl.nn.utils.parameters_to_vector"] = [[
 parameters_to_vector(params): all elements in one dim, with a gradient path to each parameter.]],

@@ -3,7 +3,8 @@ local tl = require "tlua"
 local base = require "tlua.base"
 
 local C, check, fail = base.C, base.check, base.fail
-local number, is_tensor = base.number, base.is_tensor
+local number, is_tensor, out, wrap = base.number, base.is_tensor, base.out, base.wrap
+local native = base.ffi.C
 
 local utils = {}
 
@@ -18,7 +19,8 @@ end
 local norm_options = { norm_type = base.optional, error_if_nonfinite = false }
 
 --- clip_grad_norm_(params, max_norm, {norm_type=2, error_if_nonfinite=false}): scales all gradients by min(1,
---- max_norm / (norm + 1e-6)) and returns the norm they had, as a number. norm_type may be math.huge or "inf".
+--- max_norm / (norm + 1e-6)) and returns the norm they had, as a number. norm_type may be math.huge or "inf". Where the
+--- parameters are on a GPU it is a 0-d tensor, for which nothing waits (a number with error_if_nonfinite).
 function utils.clip_grad_norm_(params, max_norm, given)
   local op, norm_type, strict = "clip_grad_norm_", 2, false
   if type(max_norm) ~= "number" then fail(op .. ": max_norm must be a number, got " .. type(max_norm)) end
@@ -30,6 +32,10 @@ function utils.clip_grad_norm_(params, max_norm, given)
     if type(strict) ~= "boolean" then fail(op .. ": error_if_nonfinite must be a boolean, got " .. type(strict)) end
   end
   local pointers, n = base.tensors(as_list(params, op), op)
+  if n > 0 and not strict and native.tl_device_of(pointers[0]) ~= 0 then
+    check(C.tl_clip_grad_norm_tensor_(n, pointers, max_norm, norm_type, out))
+    return wrap(out[0])
+  end
   check(C.tl_clip_grad_norm_(n, pointers, max_norm, norm_type, strict, number))
   return number[0]
 end
