@@ -1,6 +1,7 @@
 /* host.c: tlua inside a C program (tlua_host.h). */
 #include "tlua_host.h"
 
+#include <signal.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -19,6 +20,8 @@ struct tlua_host {
   int call; /* registry: functions of tlua/host.lua */
   int wrap;
   int address;
+  int running; /* calls inside one another */
+  volatile sig_atomic_t interrupted;
   char *error;
 };
 
@@ -108,9 +111,17 @@ lua_State *tlua_host_state(tlua_host *host) { return host->L; }
 /* Calls the function below n arguments on the stack; the message of an error has a traceback. */
 static int run(tlua_host *host, int n) {
   lua_State *L = host->L;
+  if (host->running == 0 && host->interrupted) { /* when nothing ran, or too late */
+    lua_sethook(L, NULL, 0, 0);
+    tl_take_interrupt();
+  }
+  if (host->running == 0) host->interrupted = 0;
   lua_rawgeti(L, LUA_REGISTRYINDEX, host->call);
   lua_insert(L, -(n + 2));
-  if (lua_pcall(L, n + 1, 1, 0) != 0) return failed_lua(host);
+  host->running++;
+  int status = lua_pcall(L, n + 1, 1, 0);
+  host->running--;
+  if (status != 0) return failed_lua(host);
   if (lua_toboolean(L, -1)) return failed_lua(host); /* call() gives the message of an error */
   lua_pop(L, 1);
   return 0;
@@ -127,7 +138,9 @@ int tlua_host_run_file(tlua_host *host, const char *path, int argc, const char *
     lua_pushstring(L, argv[i]);
     lua_rawseti(L, -2, i + 1);
   }
-  lua_setglobal(L, "arg");
+  lua_pushliteral(L, "arg");
+  lua_insert(L, -2);
+  lua_rawset(L, LUA_GLOBALSINDEX); /* whatever watches over the globals */
   for (int i = 0; i < argc; i++) lua_pushstring(L, argv[i]);
   return run(host, argc);
 }
@@ -144,6 +157,7 @@ int tlua_host_run_string(tlua_host *host, const char *code, const char *name) {
 int tlua_host_push_tensor(tlua_host *host, tl_tensor *t) {
   lua_State *L = host->L;
   tl_tensor *held;
+  if (t == NULL) return failed(host, "a tensor was expected, got NULL");
   if (tl_tensor_retain(t, &held) != TL_OK) return failed(host, tl_last_error()->message);
   lua_rawgeti(L, LUA_REGISTRYINDEX, host->wrap);
   lua_pushlightuserdata(L, held);
@@ -166,16 +180,38 @@ tl_tensor *tlua_host_tensor(tlua_host *host, int index) {
   return t;
 }
 
-int tlua_host_set_tensor(tlua_host *host, const char *name, tl_tensor *t) {
-  if (tlua_host_push_tensor(host, t) != 0) return 1;
-  lua_setglobal(host->L, name);
+/* (name, value), (name): the globals may have metamethods that fail. */
+static int set_global(lua_State *L) {
+  lua_settable(L, LUA_GLOBALSINDEX);
   return 0;
 }
 
+static int get_global(lua_State *L) {
+  lua_gettable(L, LUA_GLOBALSINDEX);
+  return 1;
+}
+
+int tlua_host_set_tensor(tlua_host *host, const char *name, tl_tensor *t) {
+  lua_State *L = host->L;
+  lua_pushcfunction(L, set_global);
+  lua_pushstring(L, name);
+  if (tlua_host_push_tensor(host, t) != 0) {
+    lua_pop(L, 2);
+    return 1;
+  }
+  return lua_pcall(L, 2, 0, 0) != 0 ? failed_lua(host) : 0;
+}
+
 tl_tensor *tlua_host_get_tensor(tlua_host *host, const char *name) {
-  lua_getglobal(host->L, name);
+  lua_State *L = host->L;
+  lua_pushcfunction(L, get_global);
+  lua_pushstring(L, name);
+  if (lua_pcall(L, 1, 1, 0) != 0) {
+    failed_lua(host);
+    return NULL;
+  }
   tl_tensor *t = tlua_host_tensor(host, -1);
-  lua_pop(host->L, 1);
+  lua_pop(L, 1);
   return t;
 }
 
@@ -185,7 +221,12 @@ int tlua_host_repl(tlua_host *host, FILE *in, FILE *out) {
   lua_State *L = host->L;
   if (luaL_loadstring(L, "require('tlua.repl').run { reader = ... }") != 0) return failed_lua(host);
   tlua_push_reader(L, in, out);
-  return run(host, 1);
+  lua_pushvalue(L, -1);
+  lua_insert(L, -3);
+  int status = run(host, 1);
+  tlua_close_reader(L, -1); /* the caller may close the streams now */
+  lua_pop(L, 1);
+  return status;
 }
 
 static void stop(lua_State *L, lua_Debug *activation) {
@@ -196,6 +237,7 @@ static void stop(lua_State *L, lua_Debug *activation) {
 }
 
 void tlua_host_interrupt(tlua_host *host) {
+  host->interrupted = 1;
   tl_interrupt();
   lua_sethook(host->L, stop, LUA_MASKCALL | LUA_MASKRET | LUA_MASKCOUNT, 1);
 }

@@ -1,14 +1,19 @@
 /* interrupt.c: Ctrl-C while Lua code runs. */
+#define _GNU_SOURCE /* F_SETOWN_EX, gettid() */
 #include "interrupt.h"
 
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <lauxlib.h>
 
 #include "tlua.h"
 
-#define MAX_LEVELS 32 /* a REPL in a breakpoint in a REPL ... */
+#define MAX_LEVELS 256 /* a REPL in a breakpoint in a REPL ... */
 
 /* One process has one SIGINT; levels[depth - 1] is who gets it. */
 static struct level {
@@ -19,6 +24,8 @@ static struct level {
 static volatile sig_atomic_t depth;
 static struct sigaction former; /* what it meant before the first level */
 static const char pause_key;
+
+#define EVERYWHERE (LUA_MASKCALL | LUA_MASKRET | LUA_MASKCOUNT)
 
 static void stop(lua_State *L, lua_Debug *activation) {
   (void)activation;
@@ -41,10 +48,9 @@ static void on_sigint(int signal_number) {
   struct level *now = &levels[depth - 1];
   int count = ++now->came;
   if (now->mode == TLUA_INTERRUPT_NOTED) return;
-  const int mask = LUA_MASKCALL | LUA_MASKRET | LUA_MASKCOUNT;
   if (now->mode == TLUA_INTERRUPT_PAUSES && count == 1) {
     tl_request_pause();
-    lua_sethook(now->L, pause_here, mask, 1);
+    lua_sethook(now->L, pause_here, EVERYWHERE, 1);
     return;
   }
   if (count > (now->mode == TLUA_INTERRUPT_PAUSES ? 2 : 1)) {
@@ -53,11 +59,12 @@ static void on_sigint(int signal_number) {
     return;
   }
   tl_interrupt();
-  lua_sethook(now->L, stop, mask, 1);
+  lua_sethook(now->L, stop, EVERYWHERE, 1);
 }
 
 void tlua_arm_interrupt(lua_State *L, tlua_interrupt_mode mode) {
-  if (depth < MAX_LEVELS) levels[depth] = (struct level){.L = L, .mode = mode};
+  if (depth == MAX_LEVELS) luaL_error(L, "too many REPLs inside one another");
+  levels[depth] = (struct level){.L = L, .mode = mode};
   if (++depth > 1) return;
   struct sigaction action;
   memset(&action, 0, sizeof action);
@@ -66,14 +73,12 @@ void tlua_arm_interrupt(lua_State *L, tlua_interrupt_mode mode) {
   sigaction(SIGINT, &action, &former);
 }
 
-bool tlua_interrupt_came(void) { return depth > 0 && depth <= MAX_LEVELS && levels[depth - 1].came != 0; }
+bool tlua_interrupt_came(void) { return depth > 0 && levels[depth - 1].came != 0; }
 
 bool tlua_disarm_interrupt(void) {
   if (depth == 0) return false;
   if (depth == 1) sigaction(SIGINT, &former, NULL);
-  depth--;
-  if (depth >= MAX_LEVELS) return false;
-  struct level *ended = &levels[depth];
+  struct level *ended = &levels[--depth];
   if (ended->came == 0) return false;
   if (ended->mode != TLUA_INTERRUPT_NOTED) {
     lua_sethook(ended->L, NULL, 0, 0);
@@ -83,8 +88,61 @@ bool tlua_disarm_interrupt(void) {
   return true;
 }
 
+/* ---- the other side of a socket ---- */
+
+static struct {
+  lua_State *volatile L;
+  volatile sig_atomic_t fd, gone;
+  int depth; /* of the levels before */
+  struct sigaction former;
+} watched = {.fd = -1};
+
+static void on_sigio(int signal_number) {
+  (void)signal_number;
+  struct pollfd p = {.fd = watched.fd, .events = POLLIN};
+  const int number = errno;
+  if (watched.fd >= 0 && poll(&p, 1, 0) > 0 && (p.revents & (POLLHUP | POLLERR)) != 0) { /* else it only sent more */
+    watched.gone = 1;
+    tl_interrupt();
+    lua_sethook(watched.L, stop, EVERYWHERE, 1);
+  }
+  errno = number;
+}
+
+bool tlua_watch(lua_State *L, int fd) {
+  bool gone = false;
+  if (watched.fd >= 0) {
+    fcntl(watched.fd, F_SETFL, fcntl(watched.fd, F_GETFL) & ~O_ASYNC);
+    /* one that is on its way finds a handler: SIGIO would end the process */
+    if (watched.former.sa_handler != SIG_DFL) sigaction(SIGIO, &watched.former, NULL);
+    watched.fd = -1;
+    gone = watched.gone != 0;
+    if (gone) { /* nothing of it may reach other code */
+      lua_sethook(L, NULL, 0, 0);
+      tl_take_interrupt();
+      while (depth > watched.depth) tlua_disarm_interrupt();
+    }
+  }
+  if (fd < 0) return gone;
+  struct sigaction action;
+  memset(&action, 0, sizeof action);
+  action.sa_handler = on_sigio;
+  action.sa_flags = SA_RESTART;
+  sigemptyset(&action.sa_mask);
+  watched.L = L;
+  watched.gone = 0;
+  watched.depth = depth;
+  watched.fd = fd;
+  sigaction(SIGIO, &action, &watched.former);
+  const struct f_owner_ex owner = {.type = F_OWNER_TID, .pid = gettid()}; /* not whichever thread has time */
+  fcntl(fd, F_SETOWN_EX, &owner);
+  fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_ASYNC);
+  on_sigio(SIGIO); /* gone already? */
+  return gone;
+}
+
 void tlua_pause(lua_State *L) {
-  if (depth > 0 && depth <= MAX_LEVELS) levels[depth - 1].came = 0; /* heard */
+  if (depth > 0) levels[depth - 1].came = 0; /* heard */
   lua_sethook(L, NULL, 0, 0);
   lua_pushlightuserdata(L, (void *)&pause_key);
   lua_rawget(L, LUA_REGISTRYINDEX);

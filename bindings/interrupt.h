@@ -19,7 +19,7 @@ typedef enum tlua_interrupt_mode {
 } tlua_interrupt_mode;
 
 /* What SIGINT means from now on for code that runs in L. System calls are interrupted (EINTR), so that a blocked read
- * ends, too. Levels nest: each needs its tlua_disarm_interrupt(). */
+ * ends, too. Levels nest: each needs its tlua_disarm_interrupt(). Raises an error where they are too many. */
 void tlua_arm_interrupt(lua_State *L, tlua_interrupt_mode mode);
 
 /* Ends the newest level. Returns whether a SIGINT came in it; forgets it. */
@@ -27,6 +27,10 @@ bool tlua_disarm_interrupt(void);
 
 /* Has one come in the newest level? */
 bool tlua_interrupt_came(void);
+
+/* Until the next call: when the other side of this socket is gone, what runs is interrupted as by SIGINT under
+ * TLUA_INTERRUPT_STOPS. -1: none. Returns whether that of the last call went away. */
+bool tlua_watch(lua_State *L, int fd);
 
 /* Calls the function that tlua_on_pause() set; its error is the caller's. */
 void tlua_pause(lua_State *L);

@@ -25,16 +25,62 @@ static int load_file_below(lua_State *L, const char *root, const char *name) {
   return 0;
 }
 
+/* ---- the library's globals ----
+ *
+ * What a user does at the prompt (`type = 5`, `table = {}`) must not break the library: its modules have the standard
+ * names in a table of their own. All other names, print (which is meant to be replaced) and assignments are the user's. */
+
+static const char environment_key;
+
+static void push_environment(lua_State *L) {
+  static const char *const standard[] = {
+      "_G",       "assert",     "bit",          "collectgarbage", "coroutine", "debug",    "dofile",
+      "error",    "getfenv",    "io",           "getmetatable",   "ipairs",    "jit",      "load",
+      "loadfile", "loadstring", "math",         "newproxy",       "next",      "os",       "package",
+      "pairs",    "pcall",      "rawequal",     "rawget",         "rawset",    "require",  "select",
+      "setfenv",  "string",     "setmetatable", "table",          "tonumber",  "tostring", "type",
+      "unpack",   "xpcall"};
+  lua_pushlightuserdata(L, (void *)&environment_key);
+  lua_rawget(L, LUA_REGISTRYINDEX);
+  if (lua_istable(L, -1)) return;
+  lua_pop(L, 1);
+  lua_newtable(L);
+  for (size_t i = 0; i < sizeof standard / sizeof standard[0]; i++) {
+    lua_pushstring(L, standard[i]);
+    lua_pushvalue(L, -1);
+    lua_rawget(L, LUA_GLOBALSINDEX);
+    lua_rawset(L, -3);
+  }
+  lua_createtable(L, 0, 2);
+  lua_pushvalue(L, LUA_GLOBALSINDEX);
+  lua_setfield(L, -2, "__index");
+  lua_pushvalue(L, LUA_GLOBALSINDEX);
+  lua_setfield(L, -2, "__newindex");
+  lua_setmetatable(L, -2);
+  lua_pushlightuserdata(L, (void *)&environment_key);
+  lua_pushvalue(L, -2);
+  lua_rawset(L, LUA_REGISTRYINDEX);
+}
+
+/* The chunk on top of the stack sees the library's globals. */
+static int with_environment(lua_State *L) {
+  push_environment(L);
+  lua_setfenv(L, -2);
+  return 1;
+}
+
+/* ---- modules ---- */
+
 static int search(lua_State *L) {
   const char *name = luaL_checkstring(L, 1);
   const char *root = getenv("TLUA_PATH");
   if (root != NULL && (strcmp(name, "tlua") == 0 || strncmp(name, "tlua.", 5) == 0) && strcmp(name, "tlua.cdef") != 0 &&
       load_file_below(L, root, name) == 1)
-    return 1;
+    return with_environment(L);
   for (const tlua_baked *b = tlua_baked_files; b->name != NULL; b++)
     if (strcmp(b->name, name) == 0) {
       if (luaL_loadbuffer(L, b->source, b->bytes, b->chunk) != 0) return lua_error(L);
-      return 1;
+      return strncmp(name, "tool:", 5) == 0 ? 1 : with_environment(L);
     }
   lua_pushfstring(L, "\n\tno module '%s' in tlua", name);
   return 1;

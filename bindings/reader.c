@@ -2,15 +2,19 @@
  *
  * libedit is opened when the first terminal asks for it: a script never pays for it, and where it is missing lines are
  * read without editing. */
+#define _GNU_SOURCE /* wcwidth() */
 #include "reader.h"
 
 #include <dlfcn.h>
 #include <errno.h>
 #include <histedit.h>
+#include <langinfo.h>
 #include <locale.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 #include <wchar.h>
 
@@ -42,6 +46,7 @@ static struct {
   __typeof__(el_line) *line;
   __typeof__(el_insertstr) *insert;
   __typeof__(el_source) *source;
+  __typeof__(el_resize) *resize;
   __typeof__(history_init) *history_init;
   __typeof__(history_end) *history_end;
   __typeof__(history) *history;
@@ -62,11 +67,15 @@ static bool open_library(void) {
   FIND(line, "el_line");
   FIND(insert, "el_insertstr");
   FIND(source, "el_source");
+  FIND(resize, "el_resize");
   FIND(history_init, "history_init");
   FIND(history_end, "history_end");
   FIND(history, "history");
 #undef FIND
-  if (all) setlocale(LC_CTYPE, ""); /* which bytes are one character */
+  if (all) { /* which bytes are one character; without a locale, UTF-8's */
+    const char *found = setlocale(LC_CTYPE, "");
+    if (found == NULL || strcmp(nl_langinfo(CODESET), "ANSI_X3.4-1968") == 0) setlocale(LC_CTYPE, "C.UTF-8");
+  }
   return lib.found = all;
 }
 
@@ -78,6 +87,101 @@ static reader *of(EditLine *edit) {
 
 static char *prompt_of(EditLine *edit) { return (char *)of(edit)->prompt; }
 
+/* ---- signals while a line is edited ---- */
+
+static volatile sig_atomic_t resized, suspended, continued;
+
+static void on_signal(int number) {
+  if (number == SIGWINCH) resized = 1;
+  else if (number == SIGTSTP) suspended = 1;
+  else continued = 1;
+}
+
+static const int handled[] = {SIGWINCH, SIGTSTP, SIGCONT};
+enum { HANDLED = sizeof handled / sizeof handled[0] };
+
+static void catch_signals(struct sigaction *former) {
+  struct sigaction action;
+  memset(&action, 0, sizeof action);
+  action.sa_handler = on_signal; /* no SA_RESTART: read() ends with EINTR */
+  sigemptyset(&action.sa_mask);
+  resized = suspended = continued = 0;
+  for (int i = 0; i < HANDLED; i++) {
+    sigaction(handled[i], &action, &former[i]);
+    if (handled[i] == SIGTSTP && former[i].sa_handler == SIG_IGN) sigaction(SIGTSTP, &former[i], NULL);
+  }
+}
+
+static void release_signals(const struct sigaction *former) {
+  for (int i = 0; i < HANDLED; i++) sigaction(handled[i], &former[i], NULL);
+}
+
+static int terminal_width(const reader *r) {
+  struct winsize size;
+  return ioctl(fileno(r->out), TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+}
+
+/* Columns of the prompt and the text before the cursor. */
+static int columns_before(reader *r) {
+  const LineInfo *at = lib.line(r->edit);
+  int columns = (int)strlen(r->prompt);
+  mbstate_t state;
+  memset(&state, 0, sizeof state);
+  for (const char *p = at->buffer; p < at->cursor;) {
+    wchar_t c;
+    size_t used = mbrtowc(&c, p, (size_t)(at->cursor - p), &state);
+    if (used == 0 || used == (size_t)-1 || used == (size_t)-2) break;
+    int width = wcwidth(c);
+    columns += width > 0 ? width : 0;
+    p += used;
+  }
+  return columns;
+}
+
+/* The terminal has wrapped the line anew: it is erased where it stands now, and written again. */
+static void resize(reader *r) {
+  int up = columns_before(r) / terminal_width(r);
+  fputc('\r', r->out);
+  if (up > 0) fprintf(r->out, "\033[%dA", up);
+  fputs("\033[J", r->out);
+  fflush(r->out);
+  lib.resize(r->edit);
+  lib.set(r->edit, EL_REFRESH, NULL);
+}
+
+/* Ctrl-Z gives the terminal back as it was; whoever comes back to the program finds the line again. */
+static void suspend(reader *r) {
+  struct sigaction usual, own;
+  lib.set(r->edit, EL_PREP_TERM, 0);
+  memset(&usual, 0, sizeof usual);
+  usual.sa_handler = SIG_DFL;
+  sigemptyset(&usual.sa_mask);
+  sigaction(SIGTSTP, &usual, &own);
+  raise(SIGTSTP);
+  sigaction(SIGTSTP, &own, NULL);
+  continued = 1;
+}
+
+static void attend(reader *r) {
+  if (suspended) {
+    suspended = 0;
+    suspend(r);
+  }
+  if (continued) { /* the shell may have set the terminal */
+    continued = 0;
+    lib.set(r->edit, EL_PREP_TERM, 0);
+    lib.set(r->edit, EL_PREP_TERM, 1);
+    lib.resize(r->edit);
+    lib.set(r->edit, EL_REFRESH, NULL);
+  }
+  if (resized) {
+    resized = 0;
+    resize(r);
+  }
+}
+
+/* ---- the editor ---- */
+
 /* One character. 0 ends the line: the end of the input, or Ctrl-C. libedit's own function would go on after a signal. */
 static int next_character(EditLine *edit, wchar_t *c) {
   reader *r = of(edit);
@@ -85,6 +189,7 @@ static int next_character(EditLine *edit, wchar_t *c) {
   size_t n = 0;
   for (;;) {
     if (tlua_interrupt_came()) return 0;
+    attend(r);
     ssize_t got = read(fileno(r->in), bytes + n, 1);
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) return 0;
@@ -169,7 +274,11 @@ static void push_line(lua_State *L, const char *text, size_t n) {
 
 static void edited_line(lua_State *L, reader *r) {
   int count = 0;
+  struct sigaction former[HANDLED];
+  lib.resize(r->edit); /* it may have changed since the last line */
+  catch_signals(former);
   const char *text = lib.gets(r->edit, &count);
+  release_signals(former);
   push_line(L, count > 0 ? text : NULL, count > 0 ? (size_t)count : 0);
 }
 
@@ -221,14 +330,23 @@ static int terminal(lua_State *L) {
   return 1;
 }
 
+/* The columns of the terminal, 80 where it is none. */
+static int width(lua_State *L) {
+  lua_pushinteger(L, terminal_width(check_reader(L)));
+  return 1;
+}
+
 static int collect(lua_State *L) {
   close_editor(check_reader(L));
   return 0;
 }
 
+void tlua_close_reader(lua_State *L, int index) { close_editor(lua_touserdata(L, index)); }
+
 void tlua_push_reader(lua_State *L, FILE *in, FILE *out) {
   static const luaL_Reg methods[] = {
-      {"line", line}, {"remember", remember}, {"write", write_text}, {"terminal", terminal}, {NULL, NULL}};
+      {"line", line},   {"remember", remember}, {"write", write_text}, {"terminal", terminal},
+      {"width", width}, {"close", collect},     {NULL, NULL}};
   reader *r = lua_newuserdata(L, sizeof *r);
   *r = (reader){.in = in, .out = out};
   if (luaL_newmetatable(L, READER)) {

@@ -49,8 +49,9 @@ TL_API tl_tensor *tlua_host_get_tensor(tlua_host *host, const char *name);
  * code that a line runs. */
 TL_API int tlua_host_repl(tlua_host *host, FILE *in, FILE *out);
 
-/* What runs in the host stops with the error "interrupted" at its next operation or interpreted instruction. From any
- * thread, or a signal handler. */
+/* What runs in the host stops with the error "interrupted" at its next operation or interpreted instruction; where nothing
+ * runs, nothing happens. From any thread, or a signal handler. Hosts that run at the same time share the engine's flag: the
+ * one whose operation comes next may be the one that stops. */
 TL_API void tlua_host_interrupt(tlua_host *host);
 
 #ifdef __cplusplus

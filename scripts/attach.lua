@@ -20,13 +20,9 @@ local function running()
   if not list then die(message) end
   local alive = {}
   for _, entry in ipairs(list) do
-    local fd = socket.connect(entry.path)
-    if fd then
-      socket.close(fd)
-      alive[#alive + 1] = entry
-    else
-      socket.remove(entry.path)
-    end
+    local fd, _, state = socket.connect(entry.path)
+    if fd then socket.close(fd) end
+    if state == "dead" then socket.remove(entry.path) else alive[#alive + 1] = entry end
   end
   return alive
 end
@@ -37,15 +33,15 @@ local function choose(pid)
     if entry.pid == pid or (not pid and #alive == 1) then return entry end
   end
   if pid then die(("process %d does not run under tlua --control"):format(pid)) end
-  if #alive == 0 then die("nothing runs under tlua --control") end
+  if #alive == 0 then die("nothing runs under tlua --control (its socket would be in " .. socket.folder() .. ")") end
   for _, entry in ipairs(alive) do print(("%7d  %s"):format(entry.pid, command_of(entry.pid))) end
   os.exit(0)
 end
 
 if arg[2] or (arg[1] and not tonumber(arg[1])) then die("usage: tlua attach [PID]", 2) end
 local entry = choose(tonumber(arg[1]))
-local fd, message = socket.connect(entry.path)
-if not fd then die(message) end
+local fd, message, state = socket.connect(entry.path)
+if not fd then die(state == "busy" and "too many others wait for the script's next step" or message) end
 
 local buffer = ""
 -- The next answer: prompt, text. nil when the script ended. `patience`: says after a second what it waits for.
@@ -77,20 +73,30 @@ local function send(text)
   end
 end
 
-local reader = native.reader()
-while true do
-  local prompt, text = receive()
-  if not prompt then
-    print("the script ended")
-    break
+local function talk()
+  local reader = native.reader()
+  while true do
+    local prompt, text = receive()
+    if not prompt then
+      print("the script ended")
+      return
+    end
+    reader:write(text)
+    if prompt == "" then return end
+    local line = reader:line(prompt)
+    while line and line:find("^%s*$") and prompt ~= ">> " do line = reader:line(prompt) end
+    if line == nil then
+      reader:write("\n")
+      return
+    end
+    if line and line:find("%S") then reader:remember(line) end
+    send(line or "\n")
   end
-  reader:write(text)
-  local line = reader:line(prompt)
-  while line and line:find("^%s*$") and prompt ~= ">> " do line = reader:line(prompt) end
-  if line == nil then
-    reader:write("\n")
-    break
-  end
-  if line and line:find("%S") then reader:remember(line) end
-  send(line or "\n")
 end
+
+local ok, err = pcall(talk)
+if ok then return end
+if err ~= "interrupted" then error(err, 0) end
+-- Ctrl-C while a line runs: the script notices that nobody waits for it any more
+io.stderr:write("left\n")
+os.exit(130)

@@ -64,6 +64,31 @@ static void repl(tlua_host *host) {
          strstr(text, "> last\n") != NULL);
   fclose(in);
   fclose(out);
+  EXPECT(tlua_host_run_string(host, "collectgarbage() collectgarbage()", "after the streams") == 0);
+
+  in = tmpfile(), out = tmpfile(); /* a breakpoint reads on from the same stream */
+  fputs("function f() local inside = 7; tl.breakpoint() end\nf()\ninside\n:continue\n'outside'\n", in);
+  rewind(in);
+  EXPECT(tlua_host_repl(host, in, out) == 0);
+  rewind(out);
+  text[fread(text, 1, sizeof text - 1, out)] = '\0';
+  EXPECT(strstr(text, "debug> 7\n") != NULL && strstr(text, "> outside\n") != NULL);
+  fclose(in);
+  fclose(out);
+}
+
+/* Globals whose metamethods raise errors, as those of "strict" modules do. */
+static void strict(tlua_host *host) {
+  const int64_t one = 1;
+  tl_tensor *t;
+  EXPECT(tl_full(1, &one, 3, TL_FLOAT32, TL_CPU, &t) == TL_OK);
+  EXPECT(tlua_host_run_string(host, "setmetatable(_G, {__index = error, __newindex = error})", "strict") == 0);
+  EXPECT(tlua_host_get_tensor(host, "nothing") == NULL && failed_with(host, 1, ""));
+  EXPECT(failed_with(host, tlua_host_set_tensor(host, "new", t), ""));
+  EXPECT(failed_with(host, tlua_host_set_tensor(host, "new", NULL), "NULL"));
+  files(host);
+  EXPECT(tlua_host_run_string(host, "setmetatable(_G, nil)", "strict") == 0);
+  tl_tensor_free(t);
 }
 
 static void *stop_soon(void *host) {
@@ -79,6 +104,8 @@ static void interrupt(tlua_host *host) {
                      "interrupted"));
   pthread_join(thread, NULL);
   EXPECT(tlua_host_run_string(host, "after = 2", "after") == 0);
+  tlua_host_interrupt(host); /* nothing runs: nothing happens */
+  EXPECT(tlua_host_run_string(host, "after = tl.ones(2)", "after") == 0);
 }
 
 int main(void) {
@@ -89,6 +116,7 @@ int main(void) {
     errors(host);
     files(host);
     repl(host);
+    strict(host);
     interrupt(host);
     tlua_host_close(host);
   }

@@ -40,6 +40,11 @@ function terminal:type(text, ...)
   return self
 end
 
+--- Gives the terminal another size.
+function terminal:resize(columns, lines)
+  output(self.tmux .. ("resize-window -x %d -y %d"):format(columns, lines))
+end
+
 --- The screen's lines without trailing blanks.
 function terminal:screen()
   return (output(self.tmux .. "capture-pane -p"):gsub("%s+$", ""))
@@ -54,6 +59,16 @@ function terminal:wait(text)
     os.execute("sleep 0.05")
   end
   return screen, false
+end
+
+--- Waits until the screen ends with a prompt (default ">"; its blank is not seen): what is typed now is read.
+function terminal:prompt(text)
+  for _ = 1, 400 do
+    local last = self:screen():match("[^\n]*$")
+    if last:sub(-#(text or ">")) == (text or ">") then return self end
+    os.execute("sleep 0.05")
+  end
+  error("there is no prompt:\n" .. self:screen())
 end
 
 function terminal:close() output(self.tmux .. "kill-server") end

@@ -8,7 +8,7 @@ local usage_text = [==[
 usage: tlua [options] [script [args]]
        tlua TOOL [args]
   -e code   run this code (tl is predefined)
-  -i        REPL after the script, at an error in it, and at Ctrl-C (:continue goes on)
+  -i        REPL after the script, at an error in it, and at Ctrl-C
   --control let `tlua attach` into the running script
   --ranks N run the script in N processes (mpirun); --restarts K starts all again, K times, when one fails
   -j cmd    LuaJIT's own control: -joff, -jon, -jv, ...
@@ -42,11 +42,18 @@ local quit = false
 -- Under -i an error in the script opens a REPL where it is.
 local interactive = false
 
-local function post_mortem(err)
-  if err == protect.quit then return err end
+-- A REPL for an error of `thread`, nil: of the caller's callers.
+local function examine(err, thread)
   io.stdout:flush()
-  complain(protect.traceback(err, 2))
-  if err ~= "interrupted" then require("tlua.repl").post_mortem() end
+  complain(protect.traceback(err, 3, thread))
+  if err ~= "interrupted" then require("tlua.repl").post_mortem(thread) end
+end
+
+local function post_mortem(err)
+  if protect.leaving() then return err end
+  -- where the stack is full the REPL needs one of its own
+  if type(err) == "string" and err:find("stack overflow", 1, true) then coroutine.wrap(examine)(err, native.thread())
+  else examine(err) end
   return nil -- said already
 end
 
@@ -54,12 +61,13 @@ end
 local function call(f, ...)
   local ok, message, interrupted =
     protect.call(interactive and "pause" or "stop", interactive and post_mortem or nil, f, ...)
-  if ok then return nil end
-  io.stdout:flush()
-  if message == protect.quit then
+  if protect.leaving() then
+    protect.left()
     quit = true
     return 130
   end
+  if ok then return nil end
+  io.stdout:flush()
   if message then complain(message) end
   return interrupted and 130 or 1
 end
@@ -210,6 +218,52 @@ local function run_script(argv, index)
   return run(chunk, message, unpack(arg))
 end
 
+-- The REPL of this program. The exit code, where code that stopped in it ended the program.
+local function open_repl()
+  local greeting = native.is_terminal(0) and "tlua " .. version() .. ", :help lists commands" or nil
+  local ok, message = pcall(require("tlua.repl").run, { greeting = greeting })
+  if ok then return nil end
+  if not protect.leaving() then error(message, 0) end
+  protect.left()
+  return 130
+end
+
+-- What the options and the script ask for.
+local function perform(argv, actions, script, seen)
+  arg = shift_arguments(argv, 0)
+  interactive = seen.i or false
+  if interactive then native.on_pause(pause) end
+  local actors = { e = do_e, j = do_j, l = do_l }
+  for _, action in ipairs(actions) do
+    local failed = actors[action[1]] and actors[action[1]](action[2])
+    if failed then return failed end
+  end
+  local code
+  if script then code = leave_ranks(run_script(argv, script) or 0) end
+  if quit then return code end
+  local idle = not (script or seen.e or seen.v)
+  if seen.i or (idle and native.is_terminal(0)) then
+    local failed = open_repl()
+    return failed or code or 0
+  elseif idle then
+    return run(loadfile()) or 0
+  end
+  return code or 0
+end
+
+-- Under --control a socket is open meanwhile.
+local function controlled(argv, actions, script, seen)
+  local control = require "tlua.repl.control"
+  local opened, message = control.start(script and argv[script])
+  if not opened then
+    complain("--control: " .. message)
+    return 1
+  end
+  local code = perform(argv, actions, script, seen)
+  control.stop()
+  return code
+end
+
 local function main(argv)
   if not require("ffi").abi("gc64") then
     complain("this LuaJIT was built without GC64 and could not hold big models: install one that has it")
@@ -220,7 +274,6 @@ local function main(argv)
     complain(script .. " (tlua -h shows the usage)")
     return 2
   end
-  arg = shift_arguments(argv, 0)
   local seen = {}
   for _, action in ipairs(actions) do seen[action[1]] = action[2] or true end
   if seen.h then
@@ -229,30 +282,7 @@ local function main(argv)
   end
   if seen.v then print_version() end
   if seen.ranks then return launch_ranks(argv, seen) end
-  interactive = seen.i or false
-  if interactive then native.on_pause(pause) end
-  local actors = { e = do_e, j = do_j, l = do_l }
-  for _, action in ipairs(actions) do
-    local failed = actors[action[1]] and actors[action[1]](action[2])
-    if failed then return failed end
-  end
-  local control = seen.control and require "tlua.repl.control"
-  if control then
-    local failed = call(control.start, script and argv[script])
-    if failed then return failed end
-  end
-  local code
-  if script then code = leave_ranks(run_script(argv, script) or 0) end
-  if control then control.stop() end
-  local idle = not (script or seen.e or seen.v)
-  if quit then return code end
-  if seen.i or (idle and native.is_terminal(0)) then
-    require("tlua.repl").run { greeting = native.is_terminal(0) and "tlua " .. version() .. ", :help lists commands" }
-    return code or 0
-  elseif idle then
-    return run(loadfile()) or 0
-  end
-  return code or 0
+  return (seen.control and controlled or perform)(argv, actions, script, seen)
 end
 
 return main

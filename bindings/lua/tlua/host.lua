@@ -1,5 +1,6 @@
 -- host.lua: what host.c calls: running code with a traceback, tensors in and out.
 local base = require "tlua.base"
+local protect = require "tlua.protect"
 local ffi = base.ffi
 
 local pointer = ffi.typeof("tl_tensor *")
@@ -7,14 +8,15 @@ local pointer = ffi.typeof("tl_tensor *")
 local host = {}
 
 local function traceback(err)
-  local text = debug.traceback(type(err) == "string" and err or tostring(err), 2)
-  local cut = text:find("\n%s*%[C%]: in function 'xpcall'\n%s*%S*tlua/host%.lua:[^\n]*")
-  return cut and text:sub(1, cut - 1) or text
+  if protect.leaving() then return "quit" end
+  local text = protect.traceback(err, 2) -- no tail call: this function's frame counts
+  return text
 end
 
 --- Runs f(...). Returns the error's text, or nil.
 function host.call(f, ...)
   local ok, message = xpcall(f, traceback, ...)
+  protect.left()
   if not ok then return message end
 end
 

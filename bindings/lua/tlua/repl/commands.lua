@@ -75,7 +75,7 @@ end)
 command("load", "FILE", "runs a Lua file", function(session, rest)
   if not need(session, rest, ":load needs a file") then return end
   local chunk, message = loadfile(rest)
-  if chunk then session:execute(chunk) else session:complain(message) end
+  if chunk then session:execute(chunk, "file") else session:complain(message) end
 end)
 
 command("save", "FILE", "writes this session's lines to a file", function(session, rest)
@@ -89,10 +89,15 @@ end)
 
 -- ---- where code stopped ----
 
+local NEAR = 20 -- frames that :where shows on either side
+
 command("where", "", "the frames, innermost first", function(session)
-  for i, f in ipairs(session.frames) do
-    session:write((i == session.at and "> " or "  ") .. frame.describe(f) .. "\n")
+  local first, last = math.max(1, session.at - NEAR), math.min(#session.frames, session.at + NEAR)
+  if first > 1 then session:write(("  ... %d inside\n"):format(first - 1)) end
+  for i = first, last do
+    session:write((i == session.at and "> " or "  ") .. frame.describe(session.frames[i]) .. "\n")
   end
+  if last < #session.frames then session:write(("  ... %d outside\n"):format(#session.frames - last)) end
 end, true)
 
 local function move(session, step)
@@ -159,28 +164,29 @@ local function search(session, word)
   if found == 0 then session:complain(("no text has '%s'"):format(word)) end
 end
 
---- Runs a line if it is a command. Returns whether it was one.
+--- Is the line a command?
+function commands.is_one(line) return line:find("^%s*%?") or line:find("^%s*:%a") end
+
+--- Runs a command.
 function commands.run(session, line)
   local word = line:match("^%s*%?%?%s*(.-)%s*$")
   if word then
     if need(session, word, "??word searches the texts for a word") then search(session, word) end
-    return true
+    return
   end
   local topic = line:match("^%s*%?%s*(.-)%s*$")
   if topic then
     if need(session, topic, "?name shows what a function does: ?tl.matmul") then describe(session, topic) end
-    return true
+    return
   end
   local name, rest = line:match("^%s*:(%a+)%s*(.-)%s*$")
-  if not name then return false end
   name = find(name, session)
-  if not name then return true end
+  if not name then return end
   if list[name].in_frame and not session.frames then
     session:complain((":%s is for code that stopped: tl.breakpoint(), tlua -i"):format(name))
   else
     list[name].f(session, rest)
   end
-  return true
 end
 
 return commands

@@ -9,9 +9,6 @@ local show = require "tlua.repl.show"
 
 local repl = {}
 
--- The terminal's columns, as the shell keeps them.
-local function width() return tonumber(os.getenv("COLUMNS") or "") or 80 end
-
 -- One reader for standard input: what it has read ahead must not be lost between two REPLs.
 local standard
 local function standard_reader()
@@ -23,10 +20,15 @@ local function standard_reader()
   return standard
 end
 
+-- The reader of the REPL that runs: one inside it (a breakpoint) reads on from there.
+local current
+
 -- Reads and runs lines until the input ends or a command ends it.
 local function loop(session, reader)
-  local function completer(text) return complete.at_cursor(text, session.environment, width()) end
-  complete.visible = function() return session:visible() end
+  local function completer(text)
+    if session.pending then text = session.pending .. "\n" .. text end
+    return complete.at_cursor(text, session.environment, session:visible(), reader:width())
+  end
   while not session.ended do
     local line = reader:line(session.pending and ">> " or session.frames and "debug> " or "> ", completer)
     if line == nil then
@@ -52,14 +54,21 @@ local function startup(session)
   if not file then return end
   file:close()
   local chunk, message = loadfile(folder .. "/tlua/init.lua")
-  if chunk then session:execute(chunk) else session:complain(message) end
+  if chunk then session:execute(chunk, "file") else session:complain(message) end
 end
 
---- Runs a REPL until it ends. options: reader (default: standard input and output), frames and at (code that stopped),
---- greeting. Returns "quit", "continue", or nil at the end of the input.
+local function ended(reader_before, ok, ...)
+  native.disarm()
+  current = reader_before
+  if ok then return ... end
+  error((...), 0)
+end
+
+--- Runs a REPL until it ends. options: reader (default: that of the REPL around, or standard input and output),
+--- frames and at (code that stopped), greeting. Returns "quit", "continue", or nil at the end of the input.
 function repl.run(options)
   options = options or {}
-  local reader = options.reader or standard_reader()
+  local reader = options.reader or current or standard_reader()
   local is_standard = reader == standard
   local coloured = reader:terminal() and (os.getenv("NO_COLOR") or "") == ""
   local session = Session.new {
@@ -73,24 +82,29 @@ function repl.run(options)
       io.stderr:write(text)
     end or function(text) reader:write(text) end,
   }
-  if rawget(_G, "tl") == nil then _G.tl = require "tlua" end
+  if rawget(_G, "tl") == nil then rawset(_G, "tl", require "tlua") end
   if options.greeting then session:write(options.greeting .. "\n") end
   if reader:terminal() and not options.frames then startup(session) end
-  loop(session, reader)
+  native.arm("note") -- Ctrl-C between two lines is no more than a new line
+  local before = current
+  current = reader
+  ended(before, pcall(loop, session, reader))
   return session.ended
 end
 
 --- A REPL in the user's innermost frame. At its end the code goes on; ":quit" ends the program.
 function repl.stopped(reason)
+  if protect.leaving() then protect.leave() end
   local frames = frame.stack()
   local greeting = reason
   if frames[1] then greeting = ("%s at %s"):format(reason, frame.describe(frames[1])) end
-  if repl.run { frames = frames, greeting = greeting } == "quit" then error(protect.quit, 0) end
+  if repl.run { frames = frames, greeting = greeting } == "quit" then protect.leave() end
 end
 
---- For an error handler: a REPL where the error is; the program ends as it would have.
-function repl.post_mortem()
-  local frames = frame.stack()
+--- For an error handler: a REPL where the error is (of `thread`, where it runs on another stack); the program ends as
+--- it would have.
+function repl.post_mortem(thread)
+  local frames = frame.stack(thread)
   if not frames[1] then return end
   local where = frame.describe(frames[1])
   repl.run { frames = frames, greeting = "stopped at " .. where .. " (:where, :up, :locals, :help)" }

@@ -1,13 +1,15 @@
 -- reader.lua: lines become statements and expressions.
 local reader = {}
 
--- An expression (also as "= x" and "return x") becomes a chunk that hands its values to its argument: a call from the
--- user's own line, so that the positions of errors are right. nil if the text is no expression.
+-- An expression (also as "= x" and "return x") becomes a chunk that gets a function and gives another one, which calls
+-- the first with the expression's values: from the user's own line, so that the positions of errors are right. nil if
+-- the text is no expression.
 local function expression(text, name)
   text = text:gsub("^%s*=", ""):gsub("^%s*return%f[%W]", "")
   if not loadstring("return " .. text, name) then return nil end
   -- on the same line where no comment is in the way: errors name the line of the closing parenthesis
-  return loadstring("(...)(" .. text .. ")", name) or loadstring("(...)(" .. text .. "\n)", name)
+  local head = "local __show = ... return function(...) __show("
+  return loadstring(head .. text .. ") end", name) or loadstring(head .. text .. "\n) end", name)
 end
 
 -- "x;" is an expression whose values stay unshown; a comment may follow.
@@ -16,9 +18,9 @@ local function muted(text)
   return bare and bare:find("%S") and bare
 end
 
---- The chunk of a text, which calls its one argument with the values of an expression. Second value: "value" for an
---- expression, "muted" for one that ends in ";", "statement". When it does not compile: nil and the message, or nil and
---- nil where more lines may complete it.
+--- The chunk of a text and its kind: "value" for an expression, "muted" for one that ends in ";" (both: a chunk that
+--- gets a function for the values and gives what is to run), "statement" (a chunk to run). When it does not compile:
+--- nil and the message, or nil and nil where more lines may complete it.
 function reader.compile(text, name)
   name = name or "=stdin"
   local chunk = expression(text, name)

@@ -68,53 +68,80 @@ local function trimmed(message)
   local first, stack = message:match("^(.-)\nstack traceback:(.*)$")
   if not first then return message end
   for line in stack:gmatch("[^\n]+") do
-    if not line:find("^\t%[C%]") and not line:find("^\tstdin:%d+: in main chunk") then return message end
+    if not line:find("^\t%[C%]") and not line:find("^\tstdin:%d+: in main chunk")
+      and not line:find("^\tstdin:%d+: in function <stdin:1>") then return message end
   end
   return first
 end
 
--- print for code whose output belongs to the session.
-local function printing_to(session)
-  return function(...)
+-- print and io.write for code whose output belongs to the session, while it runs. Gives what ends that.
+local function redirect(session)
+  local print_before, write_before = print, io.write
+  local function printing(...)
     local texts = {}
     for i = 1, select("#", ...) do texts[i] = tostring((select(i, ...))) end
     session:write(table.concat(texts, "\t") .. "\n")
   end
-end
-
--- The end of a chunk: its error is printed; what it returned is handed to `show`.
-local function ended(session, show_values, ok, ...)
-  if ok then return show_values(...) end
-  local message = ...
-  if message == protect.quit then error(message, 0) end
-  io.stdout:flush()
-  session:complain(trimmed(message))
-end
-
---- Runs a chunk as the user's code, with `show_values` as its argument. Its error is printed and the session goes on.
-function Session:execute(chunk, show_values)
-  if self.frames then setfenv(chunk, self.environment) end
-  local usual = print
-  if self.redirect then _G.print = printing_to(self) end
-  local function restore(...)
-    if self.redirect then _G.print = usual end
-    return ...
+  local function writing(...)
+    session:write(table.concat { ... })
+    return io.output()
   end
-  ended(self, show_values or nothing, restore(protect.call("stop", nil, chunk, show_values)))
+  _G.print = printing
+  rawset(io, "write", writing)
+  return function() -- what the code set itself stays
+    if print == printing then _G.print = print_before end
+    if io.write == writing then rawset(io, "write", write_before) end
+  end
+end
+
+-- The end of a run: its error is printed.
+local function ended(session, restore, ok, ...)
+  if restore then restore() end
+  if ok then return ... end
+  if protect.leaving() then error(protect.quit, 0) end
+  io.stdout:flush()
+  session:complain(trimmed((...)))
+end
+
+-- Runs f(...) as the user's code: its error is printed and the session goes on.
+local function run(session, f, ...)
+  return ended(session, session.redirect and redirect(session), protect.call("stop", nil, f, ...))
+end
+
+-- Shows what a statement returned.
+local function show_returned(session, ...)
+  if select("#", ...) > 0 then run(session, printer(session), ...) end
+end
+
+--- Runs a chunk of reader.compile, or of a "file".
+function Session:execute(chunk, kind)
+  local arguments = { n = 0 }
+  if self.frames then
+    setfenv(chunk, self.environment)
+    arguments = frame.varargs(self.frames[self.at])
+  end
+  if kind == "value" or kind == "muted" then
+    run(self, chunk(kind == "value" and printer(self) or nothing), unpack(arguments, 1, arguments.n))
+  elseif kind == "statement" then
+    show_returned(self, run(self, chunk, unpack(arguments, 1, arguments.n)))
+  else
+    run(self, chunk)
+  end
 end
 
 --- Runs a whole text: statements or an expression, whose values are shown.
 function Session:run_text(text)
   local chunk, kind = reader.compile(text)
   if not chunk then return self:complain(kind or "the code is unfinished") end
-  self:execute(chunk, kind ~= "muted" and printer(self) or nothing)
+  self:execute(chunk, kind)
 end
 
 --- Takes the next line. Returns "more" where the statement needs further lines, else nil.
 function Session:feed(line)
   if not self.pending then
     if line:find("^%s*$") then return end
-    if line:find("^%s*[:?]") and commands.run(self, line) then
+    if line:find("^%s*[:?]") and commands.is_one(line) then
+      run(self, commands.run, self, line)
       self.last = line
       return
     end
@@ -127,7 +154,7 @@ function Session:feed(line)
   end
   self.pending, self.last = nil, text
   self.entries[#self.entries + 1] = text
-  if chunk then self:execute(chunk, kind ~= "muted" and printer(self) or nothing) else self:complain(kind) end
+  if chunk then self:execute(chunk, kind) else self:complain(kind) end
 end
 
 --- Drops what was begun. The message of the unfinished text, nil if there was none.

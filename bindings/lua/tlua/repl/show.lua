@@ -5,6 +5,7 @@ local show = {
   depth = 4, -- tables inside tables
   width = 80, -- characters in a line
   items = 40, -- entries of a table
+  total = 1000, -- entries of all tables of a value
   length = 400, -- bytes of a string inside a table
 }
 
@@ -52,7 +53,7 @@ local function leaf(value, paint)
   if base.is_tensor(value) then return paint("dim", tensor_text(value)) end
   if kind == "boolean" or kind == "nil" then return paint("word", tostring(value)) end
   local ok, text = pcall(tostring, value)
-  return ok and text or "(" .. kind .. " whose __tostring failed)"
+  return ok and type(text) == "string" and text or "(" .. kind .. " whose __tostring failed)"
 end
 
 local function describes_itself(value)
@@ -68,7 +69,7 @@ local function before(a, b)
   local ra, rb = rank[type(a)] or 4, rank[type(b)] or 4
   if ra ~= rb then return ra < rb end
   if ra <= 2 then return a < b end
-  return tostring(a) < tostring(b)
+  return ra == 3 and b and not a -- the others as they come: they have no order
 end
 
 -- How many characters a terminal shows: without colours, a UTF-8 character once.
@@ -86,10 +87,15 @@ local function entries(t, paint, indent, depth, seen)
     local positional = type(key) == "number" and key >= 1 and key <= n and key == math.floor(key)
     if not positional then keys[#keys + 1] = key end
   end
-  for i = 1, math.min(n, show.items) do list[i] = render(rawget(t, i), paint, indent, depth, seen) end
+  for i = 1, math.min(n, show.items) do
+    if seen.left <= 0 then break end
+    seen.left = seen.left - 1
+    list[i] = render(rawget(t, i), paint, indent, depth, seen)
+  end
   table.sort(keys, before)
   for _, key in ipairs(keys) do
-    if #list >= show.items then break end
+    if #list >= show.items or seen.left <= 0 then break end
+    seen.left = seen.left - 1
     local plain = type(key) == "string" and key:find("^[%a_][%w_]*$") and not keywords[key]
     local name = plain and paint("key", key) or "[" .. leaf(key, paint) .. "]"
     list[#list + 1] = name .. " = " .. render(rawget(t, key), paint, indent, depth, seen)
@@ -119,7 +125,7 @@ function show.text(value, paint)
     local text = tostring(value)
     return (text:gsub("(%[[^%[%]\n]*%])$", function(footer) return paint("dim", footer) end))
   end
-  return render(value, paint, "", 0, {})
+  return render(value, paint, "", 0, { left = show.total })
 end
 
 --- One value in one line, for lists of names.
@@ -130,7 +136,9 @@ function show.brief(value, paint)
     if n > 8 then return paint("dim", ("{%d entries}"):format(n)) end
   end
   local text = leaf(value, paint)
-  if type(value) == "table" and not describes_itself(value) then text = render(value, paint, "", show.depth - 1, {}) end
+  if type(value) == "table" and not describes_itself(value) then
+    text = render(value, paint, "", show.depth - 1, { left = show.total })
+  end
   return (text:gsub("\n%s*", " "))
 end
 

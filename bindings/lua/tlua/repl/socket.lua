@@ -15,6 +15,7 @@ int tlua_getsockopt(int fd, int level, int name, void *value, unsigned *bytes) _
 ptrdiff_t tlua_recv(int fd, void *buffer, size_t bytes, int flags) __asm__("recv");
 ptrdiff_t tlua_send(int fd, const void *buffer, size_t bytes, int flags) __asm__("send");
 int tlua_close(int fd) __asm__("close");
+int tlua_fcntl(int fd, int command, ...) __asm__("fcntl");
 int tlua_poll(tlua_pollfd *list, unsigned long n, int milliseconds) __asm__("poll");
 unsigned tlua_getuid(void) __asm__("getuid");
 int tlua_getpid(void) __asm__("getpid");
@@ -29,7 +30,8 @@ local C = ffi.C
 
 local AF_UNIX, SOCK_STREAM, NONBLOCK, CLOEXEC = 1, 1, 0x800, 0x80000
 local SOL_SOCKET, SO_PEERCRED, MSG_NOSIGNAL, MSG_DONTWAIT = 1, 17, 0x4000, 0x40
-local EAGAIN, EINTR = 11, 4
+local EAGAIN, EINTR, ECONNREFUSED = 11, 4, 111
+local F_SETFL = 4
 
 local socket = { most = 1024 * 1024 } -- bytes of a message, and of what may wait to be sent
 
@@ -74,7 +76,7 @@ function socket.listen(path)
   local number = ffi.errno()
   C.tlua_umask(mask)
   ffi.errno(number)
-  if bound ~= 0 or C.tlua_listen(fd, 4) ~= 0 then
+  if bound ~= 0 or C.tlua_listen(fd, 64) ~= 0 then
     local _, text = failure(path)
     C.tlua_close(fd)
     return nil, text
@@ -82,16 +84,21 @@ function socket.listen(path)
   return fd
 end
 
---- A connection to the socket at `path`.
+--- A connection to the socket at `path`. nil, a message and "dead" (nobody listens there) or "busy" (those who wait to
+--- be accepted are too many) where there is none.
 function socket.connect(path)
   local address, message = address_of(path)
   if not address then return nil, message end
-  local fd = C.tlua_socket(AF_UNIX, SOCK_STREAM + CLOEXEC, 0)
+  local fd = C.tlua_socket(AF_UNIX, SOCK_STREAM + CLOEXEC + NONBLOCK, 0)
   if fd < 0 then return failure("socket") end
-  if C.tlua_connect(fd, address, ffi.sizeof(address)) == 0 then return fd end
+  if C.tlua_connect(fd, address, ffi.sizeof(address)) == 0 then
+    C.tlua_fcntl(fd, F_SETFL, ffi.cast("int", 0))
+    return fd
+  end
+  local number = ffi.errno()
   local _, text = failure(path)
   C.tlua_close(fd)
-  return nil, text
+  return nil, text, number == ECONNREFUSED and "dead" or number == EAGAIN and "busy" or nil
 end
 
 --- The next client of this very user that waits, nil if there is none. Another user's is closed at once.
@@ -125,10 +132,12 @@ function socket.send(fd, text, wait)
   return (number == EAGAIN or number == EINTR) and 0 or nil
 end
 
---- Waits at most so many milliseconds until something comes. Returns at a signal, too.
-function socket.wait(fds, milliseconds)
+--- Waits at most so many milliseconds until something comes, or can be sent where sending[i]. Returns at a signal, too.
+function socket.wait(fds, milliseconds, sending)
   local list = ffi.new("tlua_pollfd[?]", #fds)
-  for i, fd in ipairs(fds) do list[i - 1].fd, list[i - 1].events = fd, 1 end
+  for i, fd in ipairs(fds) do
+    list[i - 1].fd, list[i - 1].events = fd, sending and sending[i] and 5 or 1 -- POLLIN, POLLOUT
+  end
   return C.tlua_poll(list, #fds, milliseconds) > 0
 end
 
