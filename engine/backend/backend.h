@@ -103,7 +103,8 @@ typedef struct tl_plugin_host {
 
 /* What both sides of a plug-in must have been built with: a change of a table shows in its size. */
 enum {
-  TL_PLUGIN_ABI = TL_ABI << 20 ^ (int)(sizeof(tl_backend) << 12 ^ sizeof(tl_accelerator) << 6 ^ sizeof(tl_kernels))
+  TL_PLUGIN_ABI = TL_ABI << 20 ^ (int)(sizeof(tl_backend) << 12 ^ sizeof(tl_accelerator) << 6 ^ sizeof(tl_kernels) ^
+                                       sizeof(tl_plugin_host) << 16)
 };
 
 /* A plug-in's one symbol, "tl_backend_plugin". NULL and a sentence in *why (static) when it cannot work here. */
