@@ -84,9 +84,12 @@ static tl_status clip_somewhere(const char *op, tl_gradients *g, double max_norm
   const tl_tensor *x = g->n == 0 ? NULL : tl_gradients_run(g, 0, &end);
   if (x != NULL && end == g->n && tl_backend_of(x->device)->kernels->span_clip != NULL)
     return clip_there(g, max_norm, p, norm);
+  tl_tensor *y;
   double total = 0;
-  TL_TRY(clip_norm(op, g, max_norm, p, false, &total));
-  return tl_full(0, NULL, total, TL_FLOAT64, TL_CPU, norm);
+  TL_TRY(tl_empty(0, NULL, TL_FLOAT64, TL_CPU, &y));
+  tl_status st = clip_norm(op, g, max_norm, p, false, &total);
+  if (st == TL_OK) *(double *)tl_data(y) = tl_outgoing(total);
+  return tl_give(st, y, norm);
 }
 
 tl_status tl_clip_grad_norm_tensor_(int n, tl_tensor *const *params, double max_norm, double norm_type,

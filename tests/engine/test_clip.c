@@ -177,6 +177,40 @@ START_TEST(zeroing) {
 }
 END_TEST
 
+/* The norm as a tensor: on a GPU nothing waits for it. */
+START_TEST(the_norm_as_a_tensor) {
+  const double types[] = {1, 2, 3, INFINITY};
+  for (size_t k = 0; k < sizeof types / sizeof *types; k++)
+    for (int i = 0; i < 2; i++) {
+      tl_tensor *p[2] = {with_grad(VECTOR(3, 4)), with_grad(VECTOR(-1, 2, 0))};
+      tl_tensor *q[2] = {with_grad(VECTOR(3, 4)), with_grad(VECTOR(-1, 2, 0))}, *norm;
+      double expected, max = i == 0 ? .5 : 100, v;
+      ck_ok(tl_clip_grad_norm_(2, p, max, types[k], false, &expected));
+      ck_ok(tl_clip_grad_norm_tensor_(2, q, max, types[k], &norm));
+      ck_assert_int_eq(tl_ndim(norm), 0);
+      ck_assert_int_eq(tl_device_of(norm), test_device());
+      ck_ok(tl_item(norm, &v));
+      ck_assert_double_eq_tol(v, expected, 1e-12);
+      for (int j = 0; j < 2; j++) {
+        double g[3];
+        ck_ok(tl_to_doubles(grad_of(p[j]), 2 + j, g));
+        ck_values(grad_of(q[j]), 2 + j, g, 1e-7);
+      }
+      tl_tensor_free(norm);
+      for (int j = 0; j < 2; j++) tl_tensor_free(p[j]), tl_tensor_free(q[j]);
+    }
+  tl_tensor *norm = NULL, *none = VECTOR(1);
+  double v;
+  ck_ok(tl_clip_grad_norm_tensor_(1, &none, 1, 2, &norm)); /* no gradient */
+  ck_ok(tl_item(norm, &v));
+  ck_assert_double_eq(v, 0);
+  ck_fails(tl_clip_grad_norm_tensor_(1, &none, -1, 2, &norm), TL_ERR_VALUE, "max_norm");
+  ck_fails(tl_clip_grad_norm_tensor_(1, &none, 1, 0, &norm), TL_ERR_VALUE, "norm_type");
+  tl_tensor_free(norm);
+  tl_tensor_free(none);
+}
+END_TEST
+
 START_TEST(failing_allocations) {
   for (int64_t k = 1; k < 50; k++) {
     tl_tensor *g = layout_tensor(TRANSPOSED, 2, 2, TL_FLOAT32, 1, 2, 1), *copy;
@@ -210,6 +244,7 @@ int main(void) {
   tcase_add_test(c, values);
   tcase_add_test(c, threads_change_nothing);
   tcase_add_test(c, zeroing);
+  tcase_add_test(c, the_norm_as_a_tensor);
   tcase_add_test(c, failing_allocations);
   suite_add_tcase(s, c);
   SRunner *r = srunner_create(s);
