@@ -105,6 +105,18 @@ local function file_bytes(model)
   return bytes
 end
 
+-- Bytes that a copy of the model and its forward pass over one batch take at most.
+local function memory(model)
+  local x = tl.randn(o.batch, 1, 28, 28)
+  collectgarbage()
+  collectgarbage()
+  local before = tl.memory().live
+  local copy = model:clone():eval()
+  tl.reset_peak_memory()
+  tl.no_grad(copy, x)
+  return tl.memory().peak - before
+end
+
 -- Seconds of a forward pass over one batch on one thread, for each model: the median of runs in turns.
 local function time_forward(models)
   local x, times = tl.randn(o.batch, 1, 28, 28), {}
@@ -174,11 +186,14 @@ print(report)
 local after = accuracy(small)
 local times = time_forward { dense, small }
 print ""
-print "          accuracy   parameters   file bytes   ms a batch"
-local function row(name, percent, m, seconds)
-  print(("%-8s  %6.2f %%   %10d   %10d   %10.3f"):format(name, percent, parameters(m), file_bytes(m), 1000 * seconds))
+print "          accuracy   parameters   file bytes   memory bytes   ms a batch"
+local function row(name, percent, m, seconds, bytes)
+  print(("%-8s  %6.2f %%   %10d   %10d   %12d   %10.3f"):format(name, percent, parameters(m), file_bytes(m), bytes,
+    1000 * seconds))
 end
-row("before", before, dense, times[1])
-row("after", after, small, times[2])
-print(("%.2f points less accurate, %.2f x fewer parameters, %.2f x smaller file, %.2f x faster"):format(before - after,
-  parameters(dense) / parameters(small), file_bytes(dense) / file_bytes(small), times[1] / times[2]))
+local bytes = { memory(dense), memory(small) }
+row("before", before, dense, times[1], bytes[1])
+row("after", after, small, times[2], bytes[2])
+print(("%.2f points less accurate, %.2f x fewer parameters, %.2f x smaller file"):format(before - after,
+  parameters(dense) / parameters(small), file_bytes(dense) / file_bytes(small)))
+print(("%.2f x less memory, %.2f x faster"):format(bytes[1] / bytes[2], times[1] / times[2]))

@@ -1,7 +1,7 @@
-/* bench_csr.c: is a compressed-sparse-row product faster than the dense one for an unstructured-pruned Linear layer? Times
- * y = x W^T for W (n x n) at several sparsities and batches, dense by tl_linear, sparse by the loop below, on one thread:
- *   cc -O3 -march=native -Iengine scripts/bench_csr.c -Lbuild -ltlua -lm -o /tmp/bench_csr && LD_LIBRARY_PATH=build /tmp/bench_csr
- * The sparse side gets its input and output already in the layout that suits it (features x batch). */
+/* bench_csr.c: from how many zeros on is an unstructured-pruned Linear layer faster in compressed rows than dense? Times
+ * tl_sparse_linear against tl_linear for W (n x n), several sparsities and batches, on one thread:
+ *   cc -O2 -Iengine scripts/bench_csr.c -Lbuild -ltlua -lm -o /tmp/bench_csr && LD_LIBRARY_PATH=build /tmp/bench_csr
+ * The last column is the share of zeros at which both take the same time, between two that were measured. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,7 +9,8 @@
 
 #include "tlua.h"
 
-enum { RUNS = 31 };
+enum { RUNS = 15, SPARSITIES = 6 };
+static const double sparsities[SPARSITIES] = {.5, .7, .8, .9, .95, .98};
 
 static double now(void) {
   struct timespec t;
@@ -20,49 +21,6 @@ static double now(void) {
 static int by_value(const void *a, const void *b) {
   const double x = *(const double *)a, y = *(const double *)b;
   return (x > y) - (x < y);
-}
-
-typedef struct csr {
-  int rows;
-  int *first, *column;
-  float *value;
-} csr;
-
-static csr compress(const float *w, int n) {
-  csr s = {n, malloc((size_t)(n + 1) * 4), malloc((size_t)n * (size_t)n * 4), malloc((size_t)n * (size_t)n * 4)};
-  int used = 0;
-  for (int r = 0; r < n; r++) {
-    s.first[r] = used;
-    for (int c = 0; c < n; c++)
-      if (w[(size_t)r * (size_t)n + (size_t)c] != 0) {
-        s.column[used] = c;
-        s.value[used++] = w[(size_t)r * (size_t)n + (size_t)c];
-      }
-  }
-  s.first[n] = used;
-  return s;
-}
-
-static void product_1(const csr *s, const float *x, float *y) {
-  for (int r = 0; r < s->rows; r++) {
-    float sum = 0;
-#pragma GCC ivdep
-    for (int i = s->first[r]; i < s->first[r + 1]; i++) sum += s->value[i] * x[s->column[i]];
-    y[r] = sum;
-  }
-}
-
-/* x and y (features x batch), batch a multiple of 16 */
-static void product(const csr *s, const float *x, float *y, int batch) {
-  for (int r = 0; r < s->rows; r++)
-    for (int b = 0; b < batch; b += 16) {
-      float sum[16] = {0};
-      for (int i = s->first[r]; i < s->first[r + 1]; i++) {
-        const float v = s->value[i], *row = x + (size_t)s->column[i] * (size_t)batch + b;
-        for (int k = 0; k < 16; k++) sum[k] += v * row[k];
-      }
-      for (int k = 0; k < 16; k++) y[(size_t)r * (size_t)batch + (size_t)b + (size_t)k] = sum[k];
-    }
 }
 
 static double median(double *t) {
@@ -76,50 +34,74 @@ static void check(tl_status st) {
   exit(1);
 }
 
-static void compare(int n, int batch, double sparsity) {
-  const int64_t ws[2] = {n, n}, xs[2] = {batch, n};
-  tl_tensor *w, *x, *mask, *y;
+/* Both compute the same? */
+static void compare(tl_tensor *dense, tl_tensor *sparse) {
+  const float *a = tl_data(dense), *b = tl_data(sparse);
+  double largest = 0, difference = 0;
+  for (int64_t i = 0; i < tl_numel(dense); i++) {
+    largest = fmax(largest, fabs((double)a[i]));
+    difference = fmax(difference, fabs((double)a[i] - (double)b[i]));
+  }
+  if (difference <= 1e-5 * largest) return;
+  fprintf(stderr, "the products differ by %g\n", difference / largest);
+  exit(1);
+}
+
+/* Microseconds of a dense and of a sparse product. */
+static void measure(int n, int batch, double sparsity, double *dense, double *sparse) {
+  const int64_t ws[2] = {n, n}, xs[2] = {batch, n}, zeros = (int64_t)(sparsity * n * n);
+  tl_tensor *w, *x, *mask, *y, *z, *values, *columns, *first;
   check(tl_empty(2, ws, TL_FLOAT32, TL_CPU, &w));
   check(tl_empty(2, xs, TL_FLOAT32, TL_CPU, &x));
   check(tl_normal_(w, 0, 1, NULL));
   check(tl_normal_(x, 0, 1, NULL));
-  check(tl_prune_smallest(w, NULL, (int64_t)(sparsity * n * n), &mask));
+  check(tl_prune_smallest(w, NULL, zeros, &mask));
   check(tl_mul_(w, mask));
-  csr s = compress(tl_data(w), n);
-  float *columns = malloc((size_t)n * (size_t)batch * 4), *result = malloc((size_t)n * (size_t)batch * 4);
-  const float *rows = tl_data(x);
-  for (int b = 0; b < batch; b++)
-    for (int c = 0; c < n; c++)
-      columns[(size_t)c * (size_t)batch + (size_t)b] = rows[(size_t)b * (size_t)n + (size_t)c];
-  double dense[RUNS], sparse[RUNS], difference = 0;
+  check(tl_sparse_rows(w, &values, &columns, &first));
+  double d[RUNS], s[RUNS];
   for (int run = -3; run < RUNS; run++) {
-    double begin = now();
+    const double begin = now();
     check(tl_linear(x, w, NULL, &y));
-    double between = now();
-    if (batch == 1) product_1(&s, columns, result);
-    else product(&s, columns, result, batch);
-    double end = now();
-    if (run >= 0) dense[run] = between - begin, sparse[run] = end - between;
-    const float *expected = tl_data(y);
-    for (int r = 0; r < n && run == 0; r++) /* both compute the same */
-      difference = fmax(difference, fabs((double)(expected[r] - result[(size_t)r * (size_t)batch])));
-    tl_tensor_free(y);
+    const double between = now();
+    check(tl_sparse_linear(x, values, columns, first, NULL, n, &z));
+    const double end = now();
+    if (run >= 0) d[run] = between - begin, s[run] = end - between;
+    else compare(y, z);
+    tl_tensor_free(y), tl_tensor_free(z);
   }
-  const double d = median(dense), p = median(sparse);
-  printf("| %d x %d | %d | %g %% | %.1f | %.1f | %.2f |%s\n", n, n, batch, 100 * sparsity, d, p, d / p,
-         difference < 1e-2 ? "" : " DIFFERENT");
-  fflush(stdout);
-  free(s.first), free(s.column), free(s.value), free(columns), free(result);
+  *dense = median(d), *sparse = median(s);
   tl_tensor_free(w), tl_tensor_free(x), tl_tensor_free(mask);
+  tl_tensor_free(values), tl_tensor_free(columns), tl_tensor_free(first);
+}
+
+static void line(int n, int batch) {
+  double ratio[SPARSITIES], all = 0;
+  printf("| %d x %d | %d |", n, n, batch);
+  for (int i = 0; i < SPARSITIES; i++) {
+    double dense, sparse;
+    measure(n, batch, sparsities[i], &dense, &sparse);
+    ratio[i] = dense / sparse;
+    all += dense / SPARSITIES;
+  }
+  printf(" %.0f |", all);
+  int from = SPARSITIES; /* the first from which on sparse is faster */
+  while (from > 0 && ratio[from - 1] >= 1) from--;
+  for (int i = 0; i < SPARSITIES; i++) printf(" %.2f |", ratio[i]);
+  if (from == 0) printf(" < %g %% |\n", 100 * sparsities[0]);
+  else if (from == SPARSITIES) printf(" > %g %% |\n", 100 * sparsities[SPARSITIES - 1]);
+  else { /* the sparse time falls with the weights that are left */
+    const double a = 1 / ratio[from - 1], b = 1 / ratio[from], share = (a - 1) / (a - b);
+    printf(" %.0f %% |\n", 100 * (sparsities[from - 1] + share * (sparsities[from] - sparsities[from - 1])));
+  }
+  fflush(stdout);
 }
 
 int main(void) {
   check(tl_set_num_threads(1));
-  puts("| W | batch | zeros | dense us | CSR us | dense / CSR |\n|---|---|---|---|---|---|");
-  const int sizes[] = {512, 2048}, batches[] = {1, 64};
-  const double sparsities[] = {.8, .9, .95, .98, .99};
-  for (int i = 0; i < 2; i++)
-    for (int j = 0; j < 2; j++)
-      for (int k = 0; k < 5; k++) compare(sizes[i], batches[j], sparsities[k]);
+  puts("| W | batch | dense us | dense / sparse at 50 % zeros | 70 % | 80 % | 90 % | 95 % | 98 % | even at |\n"
+       "|---|---|---|---|---|---|---|---|---|---|");
+  const int sizes[] = {256, 512, 1024, 2048, 4096}, batches[] = {1, 4, 16, 64};
+  for (int j = 0; j < 4; j++)
+    for (int i = 0; i < 5; i++) line(sizes[i], batches[j]);
   return 0;
 }

@@ -65,6 +65,13 @@ typedef struct tl_pooling {
   int where_dtype;                  /* max only: TL_UINT8 while the kernel has at most 254 positions, else TL_INT32 */
 } tl_pooling;
 
+/* A float32 matrix in compressed rows: row r has value[i] in column[i] for i from first[r] to first[r + 1] - 1. */
+typedef struct tl_sparse {
+  int64_t rows, columns, nonzeros;
+  const int32_t *first, *column;
+  const float *value, *bias; /* bias (rows) may be NULL */
+} tl_sparse;
+
 typedef struct tl_kernels {
   /* ---- pointwise.c ---- it->op[0] = fn(it->op[1..]); computes in `compute` (TL_FLOAT32, TL_FLOAT64 or TL_INT64) */
   tl_status (*pointwise)(int fn, int compute, const tl_iter *it, double p, double q);
@@ -160,6 +167,9 @@ typedef struct tl_kernels {
   tl_status (*permutation)(int64_t n, uint64_t seed, uint64_t offset, int64_t *out);
   tl_status (*multinomial)(const double *weights, int64_t rows, int64_t c, int64_t n, bool replacement, uint64_t seed,
                            uint64_t offset, int64_t *out);
+  /* ---- sparse.c; NULL on other devices ---- y (batch, rows) = x (batch, columns) w^T + bias, contiguous, no size is 0;
+   * TL_ERR_VALUE for a column that w does not have, of which nothing is read */
+  tl_status (*sparse_linear)(const tl_sparse *w, const float *x, int64_t batch, float *y);
 } tl_kernels;
 
 #define TL_KERNEL(t, entry, opname)                                                                \

@@ -178,3 +178,13 @@ TL_API tl_status tl_prune_smallest(tl_tensor *scores, tl_tensor *mask, int64_t c
 /* The mask that leaves, of every `group` consecutive elements along d, the `keep` of the largest |score|; of equal ones
  * the last stay, and what `mask` took away stays away. 2 of 4: Mishra et al. 2021. */
 TL_API tl_status tl_prune_groups(tl_tensor *scores, tl_tensor *mask, int d, int keep, int group, tl_tensor **out);
+
+/* ---- sparse weights (engine/train/sparse.c): inference on the CPU ----------------------------------------------- */
+
+/* A float32 weight w (rows, columns) without its zeros, in compressed rows: row r has values[i] in columns[i] (from 0,
+ * ascending) for i from first[r] to first[r + 1] - 1; columns and first are int32. */
+TL_API tl_status tl_sparse_rows(tl_tensor *w, tl_tensor **values, tl_tensor **columns, tl_tensor **first);
+/* y (.., rows) = x (.., in) w^T + b for such a w with `in` columns; b (rows) may be NULL. No gradient: TL_ERR_STATE when
+ * one of them would need it. In an autocast block it computes in float32. TL_ERR_VALUE for a column that is not < in. */
+TL_API tl_status tl_sparse_linear(tl_tensor *x, tl_tensor *values, tl_tensor *columns, tl_tensor *first, tl_tensor *b,
+                                  int64_t in, tl_tensor **out);

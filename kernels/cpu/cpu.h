@@ -68,6 +68,7 @@ tl_status tl_cpu_embedding_grad(const tl_embedding_grad_args *a);
 #define tl_cpu_dropout TL_ISA_NAME(tl_cpu_dropout)
 #define tl_cpu_permutation TL_ISA_NAME(tl_cpu_permutation)
 #define tl_cpu_multinomial TL_ISA_NAME(tl_cpu_multinomial)
+#define tl_cpu_sparse_linear TL_ISA_NAME(tl_cpu_sparse_linear)
 
 tl_status tl_cpu_pointwise(int fn, int compute, const tl_iter *it, double p, double q);
 tl_status tl_cpu_copy(const tl_iter *it);
@@ -107,6 +108,7 @@ tl_status tl_cpu_dropout(int dtype, const void *x, void *y, int64_t n, uint64_t 
 tl_status tl_cpu_permutation(int64_t n, uint64_t seed, uint64_t offset, int64_t *out);
 tl_status tl_cpu_multinomial(const double *weights, int64_t rows, int64_t c, int64_t n, bool replacement, uint64_t seed,
                              uint64_t offset, int64_t *out);
+tl_status tl_cpu_sparse_linear(const tl_sparse *w, const float *x, int64_t batch, float *y);
 
 /* Work (elements, roughly) below which a second thread costs more than it brings. */
 #define TL_PARALLEL_MIN 32768

@@ -45,4 +45,5 @@ const tl_kernels TL_ISA_NAME(tl_cpu_kernels) = {
     .dropout = tl_cpu_dropout,
     .permutation = tl_cpu_permutation,
     .multinomial = tl_cpu_multinomial,
+    .sparse_linear = tl_cpu_sparse_linear,
 };

@@ -94,6 +94,14 @@ for _, device in ipairs(devices) do
       end
     end)
 
+    it("have the same masks, and train as one process with them", function()
+      for n = 2, 3 do
+        local text, code = ranks(n, "prune.lua", nil, device)
+        has(text, "done on " .. n)
+        assert.equal(0, code)
+      end
+    end)
+
     it("divide an optimizer's state", function()
       for n = 2, 3 do has(ranks(n, "zero.lua", nil, device), "ok zero on " .. n) end
     end)

@@ -114,6 +114,8 @@ describe("examples/prune.lua #once", function()
     local masked, compact = numbers_after(text, "pruned  test accuracy")[1], numbers_after(text, "\nafter")[1]
     assert.is_true(math.abs(masked - compact) < 0.05, text) -- 2 or 3 of 10,000 images may round to the other side
     assert.matches("3.98 x fewer parameters", text)
+    local less = numbers_after(text, "smaller file")[1]
+    assert.is_true(less > 1.5, text) -- memory
   end)
 end)
 

@@ -325,3 +325,40 @@ describe("prune.compact on random networks", function()
     assert.is_true(after < 0.7 * before)
   end)
 end)
+
+describe("a compacted model", function()
+  local device = tl.get_default_device()
+
+  local function live()
+    collectgarbage()
+    collectgarbage()
+    return tl.memory(device).live
+  end
+
+  -- Bytes that make() leaves behind, and the most that a forward pass has besides.
+  local function cost(make, x)
+    local before = live()
+    local m = make()
+    local held = live() - before
+    tl.reset_peak_memory(device)
+    tl.no_grad(m, x)
+    return held, tl.memory(device).peak - before - held
+  end
+
+  it("takes as much less memory as it has fewer channels", function()
+    local function masked()
+      local m = nn.Sequential(nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 64))
+      m:eval()
+      for i = 1, 3, 2 do prune_channels(m[i], nil, 768) end
+      return m
+    end
+    local x = tl.randn(512, 256)
+    local big, big_peak = cost(masked, x)
+    local small, small_peak = cost(function() return (prune.compact(masked(), { example = x })) end, x)
+    local dense = 4 * (257 * 1024 + 1025 * 1024 + 1025 * 64)
+    local left = 4 * (257 * 256 + 257 * 256 + 257 * 64)
+    assert.is_true(big >= 2 * dense, ("masked: %d bytes"):format(big)) -- weights and masks, and their product
+    assert.is_true(small >= left and small <= 1.1 * left + 8192, ("compact: %d bytes, not %d"):format(small, left))
+    assert.is_true(small_peak < 0.35 * big_peak, ("forward: %d of %d bytes"):format(small_peak, big_peak))
+  end)
+end)

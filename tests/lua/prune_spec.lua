@@ -240,6 +240,21 @@ describe("a pruned module", function()
     assert.are.same({ { 14, -18 } }, forward():tolist())
   end)
 
+  it("costs one operation a parameter and forward", function()
+    local ffi, C = require("tlua.base").ffi, require("tlua.base").C
+    local m = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+    for _, layer in ipairs { m[1], m[2] } do prune.l1_unstructured(layer, "weight", { count = 3 }) end
+    prune.l1_unstructured(m[2], "bias", { count = 1 })
+    local trace = ffi.new("tl_trace *[1]")
+    C.tl_trace_begin(trace)
+    m(tl.ones(3, 4))
+    C.tl_trace_end(trace[0])
+    local names = {}
+    for i = 0, C.tl_trace_length(trace[0]) - 1 do names[i + 1] = ffi.string(C.tl_trace_op(trace[0], i)) end
+    C.tl_trace_free(trace[0])
+    assert.equal("mul linear mul mul linear", table.concat(names, " "))
+  end)
+
   it("keeps the user's hooks", function()
     local m, calls = linear(rows), 0
     m:register_forward_pre_hook(function() calls = calls + 1 end)
@@ -378,5 +393,128 @@ describe("reports", function()
     fails("the state has no tensor '0.bias'", prune.rewind, m, { ["0.weight"] = tl.ones(1, 3) })
     fails("'0.weight' is %(1x3%) here and %(3%) in the state", prune.rewind, m,
       { ["0.weight"] = tl.ones(3), ["0.bias"] = tl.ones(1) })
+  end)
+end)
+
+describe("prune.sparse", function()
+  local on_cpu = tl.get_default_device() == "cpu"
+
+  local function model()
+    tl.manual_seed(1)
+    local m = nn.Sequential(nn.Linear(40, 90), nn.ReLU(), nn.Linear(90, 30, { bias = false }), nn.Linear(30, 5))
+    prune.l1_unstructured(m[1], "weight", { amount = 0.95 })
+    prune.l1_unstructured(m[3], "weight", { amount = 0.99 })
+    prune.custom_from_mask(m[1], "bias", tl.arange(90):ne(3))
+    return m:eval()
+  end
+
+  if not on_cpu then
+    it("leaves what is not on the CPU dense", function()
+      local copy, report = prune.sparse(model(), { least = 0 })
+      assert.is_true(copy[1]:is_a(nn.Linear))
+      assert.matches("on cuda:0: only the CPU has it", tostring(report))
+    end)
+    return
+  end
+
+  it("computes the same, whatever the batch", function()
+    local m = model()
+    local copy, report = prune.sparse(m, { least = 0.9 })
+    assert.equal("SparseLinear", copy[1]._name)
+    assert.equal("SparseLinear", copy[3]._name)
+    assert.is_true(copy[4]:is_a(nn.Linear))
+    assert.equal(180, copy[1].weight_values:numel())
+    local shapes = { { 40 }, { 1, 40 }, { 2, 40 }, { 5, 13, 40 }, { 16, 40 }, { 33, 40 }, { 700, 40 }, { 0, 40 } }
+    for _, shape in ipairs(shapes) do
+      local x = tl.randn(shape)
+      assert.is_true(tl.allclose(m(x), copy(x), { rtol = 1e-5, atol = 1e-6 }))
+      x = tl.randn(40, 3):t() -- not contiguous
+      assert.is_true(tl.allclose(m(x), copy(x), { rtol = 1e-5, atol = 1e-6 }))
+    end
+    assert.is_true(prune.is_pruned(m) and not prune.is_pruned(copy))
+    assert.is_true(report.bytes < report.bytes_before / 5)
+    assert.matches("0 +95.00 %% of 3600 zero  sparse\n", tostring(report))
+    assert.matches("\n3 +0.00 %% of 150 zero  dense: dense is faster below 90 %% zeros", tostring(report))
+    assert.matches("SparseLinear%(40, 90, 180 weights%)", tostring(copy))
+  end)
+
+  it("takes the layers that are worth it", function()
+    local function sparse(n, amount, batch)
+      local m = nn.Linear(n, n)
+      prune.l1_unstructured(m, "weight", { amount = amount })
+      return prune.sparse(m, { batch = batch })._name == "SparseLinear"
+    end
+    assert.is_false(sparse(64, 0.9))
+    assert.is_true(sparse(64, 0.99, 64))
+    assert.is_true(sparse(1024, 0.95))
+    assert.is_false(sparse(1024, 0.5))
+    assert.is_false(sparse(1024, 0.8))
+    assert.is_true(sparse(1024, 0.8, 64))
+  end)
+
+  it("takes a layer that occurs twice once, and keeps its hooks", function()
+    local shared, calls = nn.Linear(8, 8), 0
+    shared:register_forward_hook(function() calls = calls + 1 end)
+    local m = nn.Sequential(shared, nn.ReLU(), shared)
+    prune.l1_unstructured(shared, "weight", { amount = 0.9 })
+    local copy = prune.sparse(m, { least = 0.5 })
+    assert.equal(copy[1], copy[3])
+    local x = tl.randn(2, 8)
+    assert.is_true(tl.allclose(copy(x), m(x), { rtol = 1e-5, atol = 1e-6 }))
+    assert.equal(4, calls)
+  end)
+
+  it("is for inference", function()
+    local copy = prune.sparse(model(), { least = 0.9 })
+    assert.equal(2, #copy:parameters()) -- of the layer that stays dense
+    fails("has no gradient %(use tl.no_grad%)", copy, tl.randn(2, 40):requires_grad_())
+    tl.no_grad(function() copy(tl.randn(2, 40):requires_grad_()) end)
+    fails("SparseLinear%(40, 90, 180 weights%): a sparse layer is for inference", copy:train(), tl.randn(2, 40))
+    copy:eval()
+    fails("expected an input of %(..x40%), got %(2x41%)", copy, tl.randn(2, 41))
+    fails("a float32 input, got float64", copy, tl.randn(2, 40):double())
+  end)
+
+  it("computes in float32 under autocast", function()
+    local m = model()
+    local copy = prune.sparse(m, { least = 0.9 })
+    local x = tl.randn(4, 40):to("bfloat16")
+    local y = tl.amp.autocast({ device = "cpu", dtype = "bfloat16" }, copy[1], x)
+    assert.is_true(tl.allclose(m[1](x:float()), y, { rtol = 1e-5, atol = 1e-6 }))
+  end)
+
+  it("is cloned, saved and loaded", function()
+    local copy, path = prune.sparse(model(), { least = 0.9 }), os.tmpname()
+    tl.save(path, copy:clone():state_dict())
+    local state = tl.load(path)
+    local function fresh()
+      return nn.Sequential(nn.Linear(40, 90), nn.ReLU(), nn.Linear(90, 30, { bias = false }), nn.Linear(30, 5))
+    end
+    local other, x = prune.sparse(fresh(), { state = state }), tl.randn(3, 40)
+    assert.is_true(copy(x):equal(other(x)))
+    fails("unexpected keys .*weight_columns", fresh().load_state_dict, fresh(), state)
+    local broken = prune.sparse(model(), { least = 0.9 }):state_dict()
+    broken["0.weight_columns"]:fill_(40)
+    other = prune.sparse(fresh(), { state = broken })
+    fails("column 40 of a weight with 40 columns", other, x)
+    fails("column 40 of a weight with 40 columns", other, tl.randn(1, 40))
+    broken["0.weight_columns"]:fill_(-1)
+    fails("column %d+ of a weight with 40 columns", prune.sparse(fresh(), { state = broken }), x)
+    broken["0.weight_first"] = nil
+    fails("the state has no tensor '0.weight_first'", prune.sparse, fresh(), { state = broken })
+    os.remove(path)
+  end)
+
+  it("leaves other dtypes dense", function()
+    local copy, report = prune.sparse(model():double(), { least = 0 })
+    assert.is_true(copy[1]:is_a(nn.Linear))
+    assert.matches("float64: only float32 has it", tostring(report))
+  end)
+
+  it("checks its arguments", function()
+    fails("argument 1 must be a module, got a number", prune.sparse, 3)
+    fails("batch must be an integer of at least 1", prune.sparse, model(), { batch = 0 })
+    fails("least is a share from 0 to 1, got 90", prune.sparse, model(), { least = 90 })
+    fails("a state dict is a table", prune.sparse, model(), { state = 3 })
   end)
 end)

@@ -38,6 +38,12 @@ it is a constant that the next bias can take; the result is compared with the ma
 print(report) says what left, and what stays and why. Conv and BatchNorm: prune the conv's weight and bias and the
 norm's weight and bias, so that the channel is 0. The optimizer must be made anew. Errors: the smaller model does not run
 or differs; the model returns something else than one tensor.]],
+  ["tl.nn.utils.prune.sparse"] = [[
+local fast, report = sparse(model, {batch=1, least=, state=}): a copy of the model for inference on the CPU, in eval mode,
+whose Linear layers with enough zeros hold only the other weights, in compressed rows (float32). Enough is what was
+measured (docs/pruning.md) for layers of that size and calls of `batch` samples, or least, a share from 0 to 1; the others
+stay dense, print(report) says why. Such a layer has buffers, no parameters: in training mode, or when a gradient is asked
+for, it is an error. sparse(model, {state=tl.load(path)}) makes the copy that this state dict was taken of.]],
   ["tl.nn.utils.prune.sparsity"] = [[
 sparsity(model): a list of {name=, zeros=, total=, sparsity=, pruned=}, one a parameter, with zeros, total and sparsity of
 all; print() shows a table.]],

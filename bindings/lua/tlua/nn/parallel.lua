@@ -63,7 +63,7 @@ function DDP:init(model, options)
   if not (o.bucket_cap_mb > 0) then fail("DistributedDataParallel: bucket_cap_mb must be positive") end
   check_same_model(model)
   self.module = model
-  self._broadcast_buffers = o.broadcast_buffers and #model:buffers() > 0
+  self._broadcast_buffers = o.broadcast_buffers
   local list = {}
   for _, p in ipairs(model:parameters()) do
     if p.requires_grad then list[#list + 1] = p end

@@ -296,4 +296,5 @@ end
 return base.namespace(prune, "nn.utils.prune", {
   compact = "tlua.nn.prune.compact", schedule = "tlua.nn.prune.schedule", sparsity = "tlua.nn.prune.sparsity",
   sensitivity = "tlua.nn.prune.sensitivity", rewind = "tlua.nn.prune.rewind",
+  sparse = "tlua.nn.prune.sparse",
 })
