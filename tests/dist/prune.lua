@@ -1,5 +1,5 @@
--- prune.lua: pruned models on N ranks: the masks are rank 0's, whenever they were made, and training with them is that of
--- one process. Run as `tlua --ranks N prune.lua`: every case prints "ok NAME" on rank 0 or fails.
+-- prune.lua: pruned models on N ranks: the masks are rank 0's, whenever they were made, and training with them is that
+-- of one process. Run as `tlua --ranks N prune.lua`: every case prints "ok NAME" on rank 0 or fails.
 local tl = require "tlua"
 local nn, optim, dist, prune = tl.nn, tl.optim, tl.dist, tl.nn.utils.prune
 
@@ -46,7 +46,8 @@ local function check_masks(model, what)
     same(model[i].weight_orig, what .. ": a weight")
     local gone = model[i].weight_mask:eq(0)
     assert(gone:any():item(), what .. ": nothing is masked")
-    assert(not model[i].weight_orig.grad:masked_select(gone):ne(0):any():item(), what .. ": a masked weight has a gradient")
+    local grad = model[i].weight_orig.grad:masked_select(gone)
+    assert(not grad:ne(0):any():item(), what .. ": a masked weight has a gradient")
   end
 end
 

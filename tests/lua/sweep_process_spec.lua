@@ -129,6 +129,57 @@ describe("a sweep of processes #once", function()
     assert.same({ { 4 }, { 6 }, { 4 } }, shares(3, { 4, 6 }))
   end)
 
+  it("gives each worker a GPU of its own, under the simulator", function()
+    local probe = "TLUA_CUDA=sim '%s' -e \"tl.zeros(1, { device = 'cuda' })\""
+    if shell(probe:format(program)) ~= 0 then return pending "needs the simulator of a GPU" end
+    write(head .. [[
+      run { trials = 6, workers = 2, devices = { "cuda:0", "cuda:1" }, objective = function(p, t)
+        local x = tl.full({ 4 }, p.x, { device = t.device })
+        t:set("device", x.device .. " " .. os.getenv "CUDA_VISIBLE_DEVICES")
+        return (x * x):sum():item()
+      end }
+    ]])
+    local code, text = shell(("env -u CUDA_VISIBLE_DEVICES TLUA_CUDA=sim TLUA_SIM_DEVICES=2 '%s' %s"):format(program,
+      script))
+    assert.equal(0, code, text)
+    local _, failures, trials = states()
+    assert.same({}, failures)
+    local seen = {}
+    for _, t in ipairs(trials) do
+      seen[t.attributes.device] = true
+      assert.is_true(math.abs(t.value - 4 * t.params.x ^ 2) < 1e-5)
+    end
+    assert.same({ ["cuda:0 0"] = true, ["cuda:0 1"] = true }, seen)
+  end)
+
+  it("runs from the ranks of one mpirun, which share the study", function()
+    write(head .. [[
+      run { trials = 12, workers = 1, retries = 0, quiet = true, objective = function(p, t)
+        local file = io.open("ran", "a")
+        file:write(t.number, "\n")
+        file:close()
+        require("tlua.sweep.process").sleep(0.1)
+        t:set("rank", os.getenv "OMPI_COMM_WORLD_RANK")
+        return p.x
+      end }
+    ]])
+    if shell "command -v mpirun" ~= 0 then return pending "needs Open MPI" end
+    local code, text = shell(("timeout 60 '%s' --ranks 2 %s"):format(program, script))
+    assert.equal(0, code, text)
+    local list, failures, trials = states()
+    assert.same({}, failures)
+    local by, ran = { ["0"] = 0, ["1"] = 0 }, {}
+    for i, t in ipairs(trials) do
+      assert.equal("complete", list[i])
+      by[t.attributes.rank] = by[t.attributes.rank] + 1
+    end
+    for number in read(folder .. "/ran"):gmatch("%d+") do ran[#ran + 1] = tonumber(number) end
+    table.sort(ran)
+    assert.same({ 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11 }, ran)
+    assert.equal(12, #trials)
+    assert.is_true(by["0"] > 0 and by["1"] > 0, ("rank 0 ran %d, rank 1 %d"):format(by["0"], by["1"]))
+  end)
+
   it("goes on after kill -9: no trial is lost, none is run twice", function()
     write(head .. [[
       run { trials = 8, workers = 2, objective = function(p, t)

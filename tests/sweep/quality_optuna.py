@@ -42,16 +42,17 @@ def of_list(f, bounds):
 functions = {"branin": of_list(branin, [(-5, 10), (0, 15)]), "hartmann6": of_list(hartmann6, [(0, 1)] * 6),
              "fashion": fashion}
 
-trials = int(sys.argv[1]) if len(sys.argv) > 1 else 100
-seeds = int(sys.argv[2]) if len(sys.argv) > 2 else 20
-for name, f in functions.items():
-    if sys.argv[3:] and name not in sys.argv[3:]:
-        continue
-    for seed in range(seeds):
-        study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed))
-        study.optimize(f, trials)
-        best, curve = math.inf, []
-        for t in study.trials:
-            best = min(best, t.value)
-            curve.append(best)
-        print(name, seed, *(f"{v:.6g}" for v in curve), flush=True)
+if __name__ == "__main__":
+    trials = int(sys.argv[1]) if len(sys.argv) > 1 else 100
+    seeds = int(sys.argv[2]) if len(sys.argv) > 2 else 20
+    for name, f in functions.items():
+        if sys.argv[3:] and name not in sys.argv[3:]:
+            continue
+        for seed in range(seeds):
+            study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed))
+            study.optimize(f, trials)
+            best, curve = math.inf, []
+            for t in study.trials:
+                best = min(best, t.value)
+                curve.append(best)
+            print(name, seed, *(f"{v:.6g}" for v in curve), flush=True)

@@ -28,6 +28,8 @@ local study = sweep.run {
     return loss and loss:item() or 0
   end,
 }
-print(("tlua: %d trials of %d steps: %.2f s"):format(study:counts().complete, steps, process.now() - begin))
+local seconds, done = process.now() - begin, study:counts().complete
+local words = "tlua: %d trials of %d steps: %.2f s, %.1f ms a trial and worker"
+print(words:format(done, steps, seconds, 2000 * seconds / done))
 study:close()
 for _, tail in ipairs { "", "-wal", "-shm" } do os.remove(path .. tail) end

@@ -53,8 +53,8 @@ end
 
 -- ---- where it pays ----
 
--- The share of zeros from which on compressed rows are faster than the dense product, as scripts/bench_csr.c measures it
--- (docs/pruning.md has its table): for layers of so many weights at most, in calls of so many samples at least.
+-- The share of zeros from which on compressed rows are faster than the dense product, as scripts/bench_csr.c measures
+-- it (docs/pruning.md has its table): for layers of so many weights at most, in calls of so many samples at least.
 local cross_over = {
   { weights = 256 * 256, [1] = 0.97, [4] = 0.95, [16] = 0.9 },
   { weights = 512 * 512, [1] = 0.95, [4] = 0.95, [16] = 0.8 },
@@ -95,7 +95,8 @@ local function zeros_of(layer) return masks.effective(layer, "weight"):eq(0):sum
 -- Why a Linear layer stays as it is; nil if it does not.
 local function reason_against(layer, zeros, total, least)
   local w = masks.original(layer, "weight")
-  if C.tl_device_of(w) ~= C.TL_CPU then return "on " .. base.device_name(C.tl_device_of(w)) .. ": only the CPU has it" end
+  local device = C.tl_device_of(w)
+  if device ~= C.TL_CPU then return ("on %s: only the CPU has it"):format(base.device_name(device)) end
   if C.tl_dtype_of(w) ~= C.TL_FLOAT32 then
     return base.dtype_names[C.tl_dtype_of(w)] .. ": only float32 has it"
   end
@@ -164,12 +165,15 @@ local function check_options(o)
   support.size("sparse", "batch", o.batch)
   if o.least == nil then return end
   base.check_number(o.least, "sparse", "least")
-  if not (o.least >= 0 and o.least <= 1) then fail(("sparse: least is a share from 0 to 1, got %g"):format(o.least)) end
+  if not (o.least >= 0 and o.least <= 1) then
+    fail(("sparse: least is a share from 0 to 1, got %g"):format(o.least))
+  end
 end
 
 --- sparse(model, {batch=1, least=, state=}): a copy of the model in eval mode whose Linear layers with enough zeros are
---- kept in compressed rows, and a report. batch: how many samples a call will have; least: the share of zeros from which
---- on a layer is taken, in place of the measured one. state: the layers become what this state dict of such a copy has.
+--- kept in compressed rows, and a report. batch: how many samples a call will have; least: the share of zeros from
+--- which on a layer is taken, in place of the measured one. state: the layers become what this state dict of such a
+--- copy has.
 local function sparse(model, options)
   if not registry.is_module(model) then fail("sparse: argument 1 must be a module, got " .. base.kind(model)) end
   local o = base.options("sparse", options, { batch = 1, least = base.optional, state = base.optional })
