@@ -29,7 +29,7 @@ typedef struct bucket {
 struct tl_ddp {
   tl_watch watch; /* first: the watch is the object */
   int n, buckets, next, left;
-  bool on, find_unused;
+  bool on, find_unused, freed; /* freed: by the host, while a walk goes on that has seen it */
   member *members;
   bucket *list;
 };
@@ -129,6 +129,7 @@ static tl_status used_anywhere(tl_ddp *d, const bool *used_here, tl_tensor **out
 static tl_status take_back(tl_ddp *d, const tl_tensor *used) {
   for (int i = 0; i < d->n; i++) {
     member *m = &d->members[i];
+    if (!m->param->requires_grad) continue;                             /* frozen since: it stays as it is */
     if (used != NULL && !((const uint8_t *)tl_data(used))[i]) continue; /* nobody has one: it stays as it was */
     if (m->param->grad == NULL) TL_TRY(tl_empty_like(m->param, m->param->dtype, &m->param->grad));
     TL_TRY(tl_copy_(m->param->grad, m->slot));
@@ -146,9 +147,22 @@ static tl_status wait_all(tl_ddp *d, tl_status st) {
   return st;
 }
 
-static tl_status end(tl_watch *w) {
-  tl_ddp *d = (tl_ddp *)w;
-  if (!d->on) return TL_OK;
+/* ---- the end of a walk ---- */
+
+static void release(tl_ddp *d) {
+  for (int i = 0; i < d->n; i++) {
+    if (d->members[i].param == NULL) continue;
+    tl_unwatch_leaf(d->members[i].param, &d->watch);
+    tl_tensor_free(d->members[i].slot);
+    tl_tensor_free(d->members[i].param);
+  }
+  for (int b = 0; b < d->buckets; b++) tl_tensor_free(d->list[b].flat);
+  tl_host_free(d->list);
+  tl_host_free(d->members);
+  tl_host_free(d);
+}
+
+static tl_status average(tl_ddp *d) {
   tl_tensor *used = NULL;
   tl_status st = TL_OK;
   bool *here = tl_host_alloc((size_t)d->n * sizeof *here);
@@ -166,27 +180,27 @@ static tl_status end(tl_watch *w) {
   return st;
 }
 
+static tl_status end(tl_watch *w) {
+  tl_ddp *d = (tl_ddp *)w;
+  tl_status st = d->on ? average(d) : TL_OK;
+  if (d->freed) release(d);
+  return st;
+}
+
 /* A walk that failed or was left: what was launched is waited for. */
 static void left(tl_watch *w) {
   tl_ddp *d = (tl_ddp *)w;
   wait_all(d, TL_OK);
   reset(d);
+  if (d->freed) release(d);
 }
 
 /* ---- life ---- */
 
 void tl_ddp_free(tl_ddp *d) {
   if (d == NULL) return;
-  for (int i = 0; i < d->n; i++) {
-    if (d->members[i].param == NULL) continue;
-    tl_unwatch_leaf(d->members[i].param, &d->watch);
-    tl_tensor_free(d->members[i].slot);
-    tl_tensor_free(d->members[i].param);
-  }
-  for (int b = 0; b < d->buckets; b++) tl_tensor_free(d->list[b].flat);
-  tl_host_free(d->list);
-  tl_host_free(d->members);
-  tl_host_free(d);
+  if (d->watch.seen) d->freed = true; /* the walk's end releases it */
+  else release(d);
 }
 
 static tl_status build(tl_ddp *d, tl_tensor *const *parameters, double first_bytes, double bucket_bytes) {

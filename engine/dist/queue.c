@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "backend/plugin.h"
 #include "core/error.h"
@@ -28,6 +29,7 @@ struct tl_work {
   tl_storage *storages[MAX_STORAGES];
   bool done, abandoned;  /* under the lock; of a device's work: the ranks agree */
   bool launched, orphan; /* orphan: nobody waits, but the other ranks count on the launch */
+  bool listed;           /* among the unlaunched */
   void *request;         /* of the launch */
   int code;              /* of the failure, 0: none */
   char message[MESSAGE];
@@ -41,8 +43,9 @@ static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static pthread_t thread;
 static tl_work *first, **last = &first;
 static bool stopping, broken;
-static enum { STARTING, RUNNING, REFUSED } state;
-static char reason[MESSAGE]; /* why the transport did not open, or what broke */
+static enum { STARTING, RUNNING, REFUSED, LOST } state; /* LOST: nobody waits for the ranks to meet any more */
+static int64_t sequence;                                /* of the last collective */
+static char reason[MESSAGE];                            /* why the transport did not open, or what broke */
 static int reason_code;
 static struct {               /* the device's library */
   const tl_accelerator *with; /* NULL: no tensor of a device yet */
@@ -74,6 +77,15 @@ static double now(void) {
 }
 
 static void watch(void);
+
+/* Until something changes, or a short while. Under the lock. */
+static void wait_a_little(void) {
+  struct timespec until;
+  clock_gettime(CLOCK_REALTIME, &until);
+  until.tv_nsec += 50000000;
+  if (until.tv_nsec >= 1000000000) until.tv_nsec -= 1000000000, until.tv_sec++;
+  pthread_cond_timedwait(&changed, &lock, &until);
+}
 
 /* Polls a request, and what the device does meanwhile. The first looks follow each other quickly; later ones leave the
  * processor to those that compute. */
@@ -135,8 +147,7 @@ static tl_status agree(const tl_signature *mine, double deadline) {
 }
 
 static tl_status carry_out(tl_device device, const tl_collective *c) {
-  static int64_t sequence;
-  tl_signature mine;
+  static tl_signature mine;      /* of an exchange that was given up it may be read later */
   memset(&mine, 0, sizeof mine); /* compared as bytes */
   mine.sequence = ++sequence;
   mine.count = c->count;
@@ -144,13 +155,12 @@ static tl_status carry_out(tl_device device, const tl_collective *c) {
   mine.op = c->op;
   mine.dtype = c->dtype;
   mine.root = c->root;
-  double deadline = now() + tl_the_group.timeout;
-  TL_TRY(agree(&mine, deadline));
+  TL_TRY(agree(&mine, now() + tl_the_group.timeout));
   if (c->kind == TL_COLLECTIVE_BARRIER || device != TL_CPU) return TL_OK; /* everybody came */
   void *request = NULL;
   bool done;
   TL_TRY(transport()->start(c, &request));
-  TL_TRY(finish(request, deadline, &done));
+  TL_TRY(finish(request, now() + tl_the_group.timeout, &done)); /* the last to come does not leave less time */
   if (done) return TL_OK;
   transport()->cancel(request);
   return TL_FAIL(TL_ERR_STATE, tl_collective_name(c->kind),
@@ -240,6 +250,7 @@ static void watch(void) {
     if (!done) return;
     pthread_mutex_lock(&lock);
     memmove(watched, watched + 1, (size_t)--watched_count * sizeof *watched);
+    pthread_cond_broadcast(&changed);
     pthread_mutex_unlock(&lock);
   }
 }
@@ -265,10 +276,20 @@ static tl_work *next_work(void) {
 /* ---- the thread ---- */
 
 static tl_status open_transport(void) {
-  int rank, size;
-  TL_TRY(transport()->open(&rank, &size));
+  int rank, size, expected = tl_the_group.size;
+  const tl_transport *with = transport();
+  TL_TRY(with->open(&rank, &size));
+  pthread_mutex_lock(&lock);
+  bool lost = state == LOST;
+  pthread_mutex_unlock(&lock);
+  while (lost) pause(); /* the process is about to end */
+  if (size != expected)
+    return TL_FAIL(
+        TL_ERR_STATE, "dist.init",
+        "the launcher says that there are %d ranks, MPI knows of %d: use the mpirun that belongs to this MPI, "
+        "or srun --mpi=pmix",
+        expected, size);
   tl_the_group.rank = rank;
-  tl_the_group.size = size;
   signatures = tl_host_calloc((size_t)size, sizeof *signatures);
   missing_ranks = tl_host_calloc((size_t)size, sizeof *missing_ranks);
   if (signatures == NULL || missing_ranks == NULL)
@@ -316,31 +337,28 @@ tl_status tl_queue_start(void) {
                    tl_the_group.size, why);
   tl_the_group.transport = plugin(TL_ABI, tl_plugin_host_table(), &why);
   if (transport() == NULL) return TL_FAIL(TL_ERR_DEVICE, "dist.init", "libtlua-mpi.so: %s", why);
+  if (state == LOST)
+    return TL_FAIL(TL_ERR_STATE, "dist.init", "the ranks did not meet before: this process cannot try again");
   state = STARTING;
   stopping = broken = false;
+  sequence = 0;
   if (pthread_create(&thread, NULL, run, NULL) != 0)
     return TL_FAIL(TL_ERR_MEMORY, "dist.init", "no thread to communicate on");
+  double deadline = now() + tl_the_group.timeout;
   pthread_mutex_lock(&lock);
-  while (state == STARTING) pthread_cond_wait(&changed, &lock);
+  while (state == STARTING && !tl_interrupt_flag && now() < deadline) wait_a_little();
+  bool lost = state == STARTING;
+  if (lost) state = LOST;
   pthread_mutex_unlock(&lock);
+  if (lost) { /* MPI cannot be told to stop */
+    pthread_detach(thread);
+    TL_CHECK_INTERRUPT("dist.init");
+    return TL_FAIL(TL_ERR_STATE, "dist.init", "not all of the %d ranks came within %g s", tl_the_group.size,
+                   tl_the_group.timeout);
+  }
   if (state == RUNNING) return TL_OK;
   pthread_join(thread, NULL);
   return TL_FAIL(reason_code, "dist.init", "%s", reason);
-}
-
-void tl_queue_stop(void) {
-  if (device_comm.comm != NULL) {
-    tl_queue_progress(); /* the other ranks count on it */
-    tl_backend_of(device_comm.device)->synchronize(device_comm.device & 255);
-    device_comm.with->comm_free(device_comm.comm, broken);
-  }
-  pthread_mutex_lock(&lock);
-  stopping = true;
-  pthread_cond_broadcast(&changed);
-  pthread_mutex_unlock(&lock);
-  pthread_join(thread, NULL);
-  memset(&device_comm, 0, sizeof device_comm);
-  watched_count = 0;
 }
 
 /* ---- the device's library ---- */
@@ -388,6 +406,14 @@ static tl_status launch(tl_work *w) {
   return st;
 }
 
+static tl_work *take_unlaunched(void) {
+  tl_work *w = unlaunched;
+  unlaunched = w->next_agreed;
+  if (unlaunched == NULL) last_unlaunched = &unlaunched;
+  w->listed = false;
+  return w;
+}
+
 /* Launches device works in their order: those the ranks agreed on, up to `until` (NULL: as far as they go). */
 static tl_status launch_agreed(const tl_work *until) {
   while (unlaunched != NULL) {
@@ -396,8 +422,7 @@ static tl_status launch_agreed(const tl_work *until) {
     bool agreed = w->done && w->code == TL_OK;
     pthread_mutex_unlock(&lock);
     if (!agreed && !(w->done && until != NULL)) return TL_OK;
-    unlaunched = w->next_agreed;
-    if (unlaunched == NULL) last_unlaunched = &unlaunched;
+    take_unlaunched();
     bool orphan = w->orphan, last_one = w == until;
     if (agreed) TL_TRY(launch(w));
     if (orphan && agreed) TL_TRY(device_comm.with->comm_order(device_comm.comm, w->request));
@@ -436,6 +461,7 @@ static tl_status add_device(tl_work *w) {
   }
   *last_unlaunched = w;
   last_unlaunched = &w->next_agreed;
+  w->listed = true;
   enqueue(w);
   return tl_queue_progress();
 }
@@ -456,7 +482,7 @@ tl_status tl_queue_add(tl_device device, const tl_collective *c, int storages, t
     return TL_OK;
   }
   tl_status st = add_device(w);
-  if (st != TL_OK && w->next_agreed == NULL && last_unlaunched != &w->next_agreed) drop(w); /* never queued */
+  if (st != TL_OK && !w->listed) drop(w); /* never queued, or launched in vain */
   return st;
 }
 
@@ -488,11 +514,7 @@ static tl_status wait_done(tl_work *w, bool *done) {
   tl_status st = TL_OK;
   pthread_mutex_lock(&lock);
   while (!w->done && !tl_interrupt_flag && st == TL_OK) {
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_nsec += 50000000;
-    if (until.tv_nsec >= 1000000000) until.tv_nsec -= 1000000000, until.tv_sec++;
-    pthread_cond_timedwait(&changed, &lock, &until);
+    wait_a_little();
     if (unlaunched == NULL) continue;
     pthread_mutex_unlock(&lock);
     st = tl_queue_progress();
@@ -509,7 +531,7 @@ static void let_go(tl_work *w, bool done) {
   tl_tensor_free(w->flat);
   tl_tensor_free(w->target);
   w->flat = w->target = NULL;
-  if (w->device != TL_CPU && !w->launched) {
+  if (w->listed) {
     w->orphan = true;
     return;
   }
@@ -531,8 +553,9 @@ static tl_status finish_here(tl_work *w) {
     if (!w->launched) TL_TRY(launch_agreed(w));
     if (broken)
       return TL_FAIL(reason_code, tl_collective_name(w->collective.kind), "an earlier collective failed: %s", reason);
-    TL_TRY(device_comm.with->comm_order(device_comm.comm, w->request));
-    w->launched = false; /* the request is used up */
+    if (device_comm.comm != NULL)
+      TL_TRY(device_comm.with->comm_order(device_comm.comm, w->request)); /* else it ended */
+    w->launched = false;                                                  /* the request is used up */
   }
   if (w->code != TL_OK) return TL_FAIL(w->code, tl_collective_name(w->collective.kind), "%s", w->message);
   if (w->flat == NULL) return TL_OK;
@@ -544,9 +567,10 @@ static tl_status finish_here(tl_work *w) {
 }
 
 /* A failed work must not be launched any more. */
-static void unlist(const tl_work *w) {
+static void unlist(tl_work *w) {
   for (tl_work **at = &unlaunched; *at != NULL; at = &(*at)->next_agreed)
     if (*at == w) {
+      w->listed = false;
       *at = w->next_agreed;
       if (*at == NULL) last_unlaunched = at;
       return;
@@ -573,4 +597,36 @@ tl_status tl_work_wait(tl_work *w) {
   tl_tensor_free(w->target);
   drop(w);
   return st;
+}
+
+/* ---- the end ---- */
+
+/* What nobody waited for: the other ranks count on it. */
+static void launch_rest(void) {
+  while (unlaunched != NULL && !broken && !tl_interrupt_flag && tl_queue_progress() == TL_OK) {
+    pthread_mutex_lock(&lock);
+    if (unlaunched != NULL && !unlaunched->done) wait_a_little();
+    pthread_mutex_unlock(&lock);
+  }
+}
+
+void tl_queue_stop(void) {
+  if (device_comm.comm != NULL) launch_rest();
+  pthread_mutex_lock(&lock);
+  while (watched_count > 0 && !broken && !tl_interrupt_flag) wait_a_little();
+  stopping = true;
+  pthread_cond_broadcast(&changed);
+  pthread_mutex_unlock(&lock);
+  pthread_join(thread, NULL); /* from now on nobody watches */
+  while (unlaunched != NULL) {
+    tl_work *w = take_unlaunched();
+    if (w->orphan) drop(w);
+  }
+  if (device_comm.comm != NULL) {
+    bool given_up = broken || watched_count > 0; /* left by Ctrl-C */
+    if (!given_up) tl_backend_of(device_comm.device)->synchronize(device_comm.device & 255);
+    device_comm.with->comm_free(device_comm.comm, given_up);
+  }
+  memset(&device_comm, 0, sizeof device_comm);
+  watched_count = 0;
 }

@@ -106,19 +106,24 @@ for _, device in ipairs(devices) do
       for n = 2, 3 do has(ranks(n, "zero.lua", nil, device), "ok zero on " .. n) end
     end)
 
+    it("train models of every kind", function()
+      local text, code = ranks(3, "models.lua", nil, device)
+      has(text, "done")
+      assert.equal(0, code)
+    end)
+
+    it("leave and meet again", function()
+      local text, code = ranks(3, "again.lua", nil, device)
+      has(text, "ok again")
+      assert.equal(0, code)
+    end)
+
+    -- TLUA_TEST_KILLS=20: as often as a release asks for
     it("go on from the last checkpoint when one was killed, to the same end", function()
-      local path = os.tmpname()
-      os.remove(path)
-      local expected = ranks(2, ("train.lua %s 24"):format(path), nil, device):match("final %S+")
-      assert.is_string(expected)
-      for _ = 1, 2 do
-        os.remove(path)
-        local text, code = ranks(2, ("train.lua %s 24 %d"):format(path, math.random(6, 23)), "--restarts 1", device)
-        has(text, "restart 1 of 1")
-        has(text, expected)
-        assert.equal(0, code)
-      end
-      os.remove(path)
+      local count = os.getenv "TLUA_TEST_KILLS" or 2
+      local text, code = shell(("'%skill.sh' '%s' %d %s"):format(folder, program, count, device))
+      has(text, ("ok kill: %d times"):format(count))
+      assert.equal(0, code)
     end)
   end)
 end
@@ -158,6 +163,71 @@ describe("ranks #once", function()
     ranks(2, "faults.lua kill")
     local text = shell("pgrep -f 'dist/faults[.]lua'")
     assert.equal("", text)
+  end)
+
+  it("do not wait for ever for one that does not come", function()
+    for _, how in ipairs { "exits", "sleeps" } do
+      local text, code = ranks(2, "absent.lua " .. how)
+      if how == "sleeps" then has(text, "not all of the 2 ranks came within 2 s") end -- else mpirun may be faster
+      assert.is_true(code ~= 0 and code ~= 124, "exit code " .. code)
+    end
+  end)
+
+  it("use the MPI that a program began", function()
+    local text, code = ranks(2, "host_mpi.lua 3")
+    has(text, "MPI was finalized in this process")
+    assert.equal(1, code)
+    has(ranks(2, "host_mpi.lua 0"), "without MPI_THREAD_MULTIPLE")
+  end)
+
+  it("are as many as the launcher says", function()
+    local text = shell(("SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=4 timeout 60 '%s' -e 'tl.dist.init()'"):format(program))
+    has(text, "there are 4 ranks, MPI knows of 1")
+  end)
+
+  it("run the code of -e, and end with its exit code", function()
+    local launch = "timeout 60 '%s' --ranks 2 -e 'tl.dist.init() tl.dist.print(tl.dist.world_size()) %s'"
+    local text, code = shell(launch:format(program, ""))
+    has(text, "2")
+    assert.equal(0, code)
+    assert.equal(3, select(2, shell(launch:format(program, "os.exit(3)"))))
+  end)
+
+  it("--ranks wants a script that every rank can read", function()
+    local text, code = shell(("echo x | '%s' --ranks 2 -"):format(program))
+    has(text, "give the script as a file")
+    assert.equal(2, code)
+    text, code = shell(("'%s' --ranks 2 < /dev/null"):format(program))
+    has(text, "--ranks needs a script")
+    assert.equal(2, code)
+  end)
+
+  it("say that mpirun is missing, once", function()
+    for _, more in ipairs { "", "--restarts 3" } do
+      local text, code = shell(("PATH=/nowhere '%s' --ranks 2 %s y.lua"):format(program, more))
+      assert.equal(1, select(2, text:gsub("mpirun cannot be started: install openmpi%-bin", "")))
+      assert.is_nil(text:find("restart 1", 1, true))
+      assert.is_true(code ~= 0)
+    end
+  end)
+
+  it("end when the process that restarts them is ended", function()
+    local text = shell(([[
+      '%s' --ranks 2 --restarts 3 %sabsent.lua stays > /dev/null 2>&1 & pid=$!
+      sleep 2; kill -TERM $pid
+      for i in 1 2 3 4 5 6 7 8 9 10; do
+        sleep 1
+        ps -C tlua -o args= | grep -q 'absent.lua stays' || { echo gone; break; }
+      done]])
+      :format(program, folder))
+    has(text, "gone")
+  end)
+
+  it("meet across network namespaces", function()
+    local text, code = shell(("'%snetns.sh' '%s'"):format(folder, program))
+    if code == 77 then return pending(text) end
+    has(text, "done on 2")
+    assert.equal(0, code)
   end)
 
   it("--ranks and --restarts want numbers", function()

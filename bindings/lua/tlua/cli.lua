@@ -174,13 +174,21 @@ local function inner_arguments(argv)
   return list
 end
 
-local function launch_ranks(argv, given)
+local function launch_ranks(argv, given, script)
   local n, restarts = tonumber(given.ranks), tonumber(given.restarts or 0)
   for name, value in pairs { ranks = n or 0, restarts = restarts and restarts + 1 or 0 } do
     if value < 1 or value ~= math.floor(value) or value > 4096 then
       complain(("--%s needs a number, got '%s'"):format(name, given[name]))
       return 2
     end
+  end
+  if not script and not given.e then
+    complain("--ranks needs a script, or code (-e)")
+    return 2
+  end
+  if script and argv[script] == "-" then
+    complain("--ranks: standard input reaches one rank only: give the script as a file")
+    return 2
   end
   local code, message = require("tlua.ranks").launch(n, restarts, inner_arguments(argv))
   if message then complain(message) end
@@ -236,9 +244,10 @@ local function perform(argv, actions, script, seen)
   local actors = { e = do_e, j = do_j, l = do_l }
   for _, action in ipairs(actions) do
     local failed = actors[action[1]] and actors[action[1]](action[2])
-    if failed then return failed end
+    if failed then return leave_ranks(failed) end
   end
   local code
+  if seen.e and not script and not interactive then code = leave_ranks(0) end
   if script then code = leave_ranks(run_script(argv, script) or 0) end
   if quit then return code end
   local idle = not (script or seen.e or seen.v)
@@ -281,7 +290,7 @@ local function main(argv)
     return 0
   end
   if seen.v then print_version() end
-  if seen.ranks then return launch_ranks(argv, seen) end
+  if seen.ranks then return launch_ranks(argv, seen, script) end
   return (seen.control and controlled or perform)(argv, actions, script, seen)
 end
 

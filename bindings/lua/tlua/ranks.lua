@@ -7,11 +7,13 @@ int tlua_setenv(const char *name, const char *value, int overwrite) __asm__("set
 unsigned tlua_geteuid(void) __asm__("geteuid");
 long tlua_readlink(const char *path, char *buffer, size_t bytes) __asm__("readlink");
 long tlua_sysconf(int name) __asm__("sysconf");
+int tlua_fork(void) __asm__("fork");
+int tlua_prctl(int option, unsigned long value) __asm__("prctl");
+int tlua_waitpid(int pid, int *status, int options) __asm__("waitpid");
+void tlua_exit_now(int code) __asm__("_exit");
 ]]
 
 local ranks = {}
-
-local function quote(word) return "'" .. word:gsub("'", "'\\''") .. "'" end
 
 -- The program's own file: mpirun starts that, wherever PATH leads.
 local function program()
@@ -35,20 +37,30 @@ local function words_of(n, arguments)
   return words
 end
 
+local MISSING = "mpirun cannot be started: install openmpi-bin"
+
 local function exec(words)
   local argv = ffi.new("const char *[?]", #words + 1)
   for i, word in ipairs(words) do argv[i - 1] = word end
   ffi.C.tlua_execvp(words[1], argv)
-  return "mpirun cannot be started: install openmpi-bin"
+  return MISSING
 end
 
--- Runs to the end. Returns the exit code; Ctrl-C is 130.
+-- Runs to the end of mpirun, which ends with this process, too. Returns the exit code; a message if it did not start.
+local NOT_STARTED = 127
 local function run(words)
-  local quoted = {}
-  for i, word in ipairs(words) do quoted[i] = quote(word) end
-  local status = os.execute(table.concat(quoted, " "))
-  if status % 256 ~= 0 then return 128 + status % 128 end
-  return math.floor(status / 256)
+  local pid = ffi.C.tlua_fork()
+  if pid < 0 then return 1, "no more processes can be started" end
+  if pid == 0 then
+    ffi.C.tlua_prctl(1, 15) -- PR_SET_PDEATHSIG, SIGTERM
+    exec(words)
+    ffi.C.tlua_exit_now(NOT_STARTED)
+  end
+  local status = ffi.new("int[1]")
+  while ffi.C.tlua_waitpid(pid, status, 0) ~= pid do end -- Ctrl-C goes to mpirun, too: wait for it
+  local signal, code = status[0] % 128, math.floor(status[0] / 256) % 256
+  if signal ~= 0 then return 128 + signal end
+  return code, code == NOT_STARTED and MISSING or nil
 end
 
 --- Starts `tlua arguments` in n processes, and again up to `restarts` times when they fail. Returns an exit code and a
@@ -59,8 +71,8 @@ function ranks.launch(n, restarts, arguments)
   if restarts == 0 then return 1, exec(words) end
   for attempt = 0, restarts do
     ffi.C.tlua_setenv("TLUA_RESTART", tostring(attempt), 1)
-    local code = run(words)
-    if code == 0 or code == 130 or attempt == restarts then return code end
+    local code, message = run(words)
+    if code == 0 or code == 130 or message or attempt == restarts then return code, message end
     io.stderr:write(("tlua: the ranks ended with code %d; restart %d of %d\n"):format(code, attempt + 1, restarts))
   end
 end

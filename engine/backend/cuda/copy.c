@@ -5,7 +5,10 @@
 #include <string.h>
 
 #include "backend/cuda/memory.h"
+#include "backend/cuda/nccl.h"
 #include "backend/cuda/stream.h"
+
+atomic_bool tl_cuda_lost;
 
 #define CHUNK (4u << 20)       /* bytes of a pinned block on the way */
 #define ON_THE_WAY (64u << 20) /* pinned bytes that copies to devices may hold */
@@ -54,6 +57,8 @@ tl_status tl_cuda_copy_in_pinned(int index, void *dst, void *block, const void *
 
 /* `found` is a pinned copy of the record, made on the stream, which has been waited for. */
 static tl_status report(const tl_cuda_context *c, const tl_cuda_fault *found) {
+  if (tl_cuda_lost)
+    return TL_FAIL(TL_ERR_STATE, "copy", "an exchange between ranks failed: what the GPU computed since is worthless");
   if (found->code == TL_CUDA_FAULT_NONE) return TL_OK;
   TL_CUDA_TRY("copy", cudaMemsetAsync(c->fault, 0, sizeof *c->fault, c->stream));
   return tl_cuda_report(found);

@@ -63,8 +63,12 @@ tl_status tl_cuda_comm_new(int index, const void *id, int rank, int size, void *
       tl_cuda_stream_free(index, true, stream);
     }
   }
-  if (st == TL_OK) *out = c;
-  else free(c);
+  if (st == TL_OK) {
+    atomic_store(&tl_cuda_lost, false);
+    *out = c;
+  } else {
+    free(c);
+  }
   return st;
 }
 
@@ -168,8 +172,12 @@ tl_status tl_cuda_comm_done(void *communicator, void *req, bool *done) {
 void tl_cuda_comm_free(void *communicator, bool abort) {
   comm *c = communicator;
   tl_cuda_use(c->index);
-  if (abort) ncclCommAbort(c->nccl);
-  else ncclCommDestroy(c->nccl);
+  if (abort) {
+    atomic_store(&tl_cuda_lost, true); /* before the stream goes on */
+    ncclCommAbort(c->nccl);
+  } else {
+    ncclCommDestroy(c->nccl);
+  }
   tl_cuda_stream_free(c->index, true, c->stream);
   free(c);
 }

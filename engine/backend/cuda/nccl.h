@@ -2,7 +2,12 @@
 #ifndef TL_BACKEND_CUDA_NCCL_H
 #define TL_BACKEND_CUDA_NCCL_H
 
+#include <stdatomic.h>
+
 #include "backend/collective.h"
+
+/* An exchange between ranks was given up: streams went on with what is no result. The host gets no values any more. */
+extern atomic_bool tl_cuda_lost;
 
 tl_status tl_cuda_comm_id(void *id);
 tl_status tl_cuda_comm_new(int index, const void *id, int rank, int size, void **comm);

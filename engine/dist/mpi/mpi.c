@@ -1,4 +1,5 @@
 /* mpi.c: the plug-in libtlua-mpi.so: collectives over MPI (MPI 3.1). */
+#define _DEFAULT_SOURCE /* on_exit */
 #include <limits.h>
 #include <mpi.h>
 #include <stdarg.h>
@@ -14,7 +15,7 @@ static const tl_plugin_host *host;
 static MPI_Comm data_comm = MPI_COMM_NULL, control_comm = MPI_COMM_NULL;
 static MPI_Op half_ops[4], bf16_ops[4]; /* by tl_reduce_op */
 static int ranks, own_rank;
-static bool opened_here;
+static bool opened_here, left_well;
 
 tl_status tl_fail(int code, const char *op, const char *file, int line, const char *format, ...) {
   char text[512];
@@ -89,11 +90,29 @@ static MPI_Op op_of(int dtype, int op) {
 
 /* ---- life ---- */
 
+/* At the end of the process: MPI begins once only, ranks may meet again. After an error exit the launcher is to end the
+ * other ranks, which it does when one did not finalize. */
+static void finalize(int code, void *unused) {
+  (void)unused;
+  if (code == 0 && left_well) MPI_Finalize();
+}
+
 static tl_status open_mpi(int *rank, int *size) {
-  int there = 0, level;
+  int there = 0, gone = 0, level = 0;
   MPI_Initialized(&there);
-  if (!there) MPI_TRY("dist.init", MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &level));
-  opened_here = !there;
+  MPI_Finalized(&gone);
+  if (gone) return TL_FAIL(TL_ERR_STATE, "dist.init", "MPI was finalized in this process and cannot begin again");
+  if (!there) {
+    MPI_TRY("dist.init", MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level));
+    on_exit(finalize, NULL);
+  } else if (!opened_here) {
+    MPI_Query_thread(&level);
+    if (level < MPI_THREAD_MULTIPLE)
+      return TL_FAIL(TL_ERR_STATE, "dist.init",
+                     "the program began MPI without MPI_THREAD_MULTIPLE: collectives run on a thread of their own");
+  }
+  opened_here = opened_here || !there;
+  left_well = false;
   MPI_TRY("dist.init", MPI_Comm_dup(MPI_COMM_WORLD, &data_comm));
   MPI_TRY("dist.init", MPI_Comm_dup(MPI_COMM_WORLD, &control_comm));
   MPI_Comm_set_errhandler(data_comm, MPI_ERRORS_RETURN);
@@ -113,7 +132,7 @@ static void close_mpi(bool wait) {
   }
   MPI_Comm_free(&data_comm);
   MPI_Comm_free(&control_comm);
-  if (opened_here) MPI_Finalize();
+  left_well = true;
 }
 
 static void abort_mpi(int code) { MPI_Abort(MPI_COMM_WORLD, code); }

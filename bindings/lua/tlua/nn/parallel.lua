@@ -17,8 +17,10 @@ local FIRST = 1 -- MB: the first bucket is small, so that communication begins e
 -- What must be equal on all ranks, a line each.
 local function description(model)
   local lines = {}
-  local function add(name, t) lines[#lines + 1] = ("%s (%s, %s)"):format(name, table.concat(t.shape, "x"), t.dtype) end
-  for name, p in model:named_parameters() do add(name, p) end
+  local function add(name, t, more)
+    lines[#lines + 1] = ("%s (%s, %s%s)"):format(name, table.concat(t.shape, "x"), t.dtype, more or "")
+  end
+  for name, p in model:named_parameters() do add(name, p, not p.requires_grad and ", frozen" or nil) end
   for name, b in model:named_buffers() do add(name, b) end
   return table.concat(lines, "\n")
 end
@@ -51,7 +53,7 @@ end
 
 --- DistributedDataParallel(model, {bucket_cap_mb=25, find_unused_parameters=false, broadcast_buffers=true}): calls go
 --- to the model; backward leaves the mean of all ranks' gradients in every parameter. Parameters and buffers begin as
---- rank 0's. find_unused_parameters: a parameter without a gradient on every rank keeps grad = nil (else it gets zeros).
+--- rank 0's. find_unused_parameters: a parameter without a gradient on every rank keeps grad = nil (else: zeros).
 function DDP:init(model, options)
   if type(model) ~= "table" or not model.named_parameters then
     fail("DistributedDataParallel: argument 1 must be a module, got " .. base.kind(model))
@@ -103,6 +105,9 @@ function DDP:launches()
   for b = 1, native.tl_ddp_buckets(self._ddp) do list[b] = native.tl_ddp_launch(self._ddp, b - 1) end
   return list
 end
+
+--- A copy would be a model of this rank alone: copies are made of the module.
+function DDP:clone() fail("DistributedDataParallel: clone its .module, and wrap that on all ranks to train it") end
 
 -- Keys are the model's own: a checkpoint does not say how it was trained.
 function DDP:state_dict(...) return self.module:state_dict(...) end
