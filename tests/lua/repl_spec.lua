@@ -625,7 +625,11 @@ print("stopped at lr", lr)
       if text():find("up", 1, true) then break end
       os.execute("sleep 0.05")
     end
-    f()
+    local ok, message = pcall(f)
+    if not ok then
+      os.execute(("kill $(ls %s/tlua | sed 's/[.]sock//')"):format(home))
+      error(message, 0)
+    end
     for _ = 1, 200 do
       if text():find("=%d+\n$") then return text() end
       os.execute("sleep 0.05")
@@ -690,6 +694,15 @@ print("stopped at lr", lr)
       has(said, "bytes more\n> then\n> ")
       lacks(said, "ended")
       assert.equal(0, code)
+      attach("lr = 9\n")
+    end)
+  end)
+
+  it("stops at no breakpoint for a client", function()
+    training(function()
+      local said = attach("tl.breakpoint()\n'on'\n")
+      has(said, "> tlua: stdin:1: a line of tlua attach cannot stop at a breakpoint\n")
+      has(said, "> on\n")
       attach("lr = 9\n")
     end)
   end)

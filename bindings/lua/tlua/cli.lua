@@ -10,7 +10,8 @@ usage: tlua [options] [script [args]]
   -e code   run this code (tl is predefined)
   -i        REPL after the script, at an error in it, and at Ctrl-C
   --control let `tlua attach` into the running script
-  --ranks N run the script in N processes (mpirun); --restarts K starts all again, K times, when one fails
+  --ranks N run the script in N processes (mpirun)
+  --restarts K  with --ranks: start all again when one fails, K times
   -j cmd    LuaJIT's own control: -joff, -jon, -jv, ...
   -l mod    require mod into a global of the same name
   -v        show versions

@@ -105,20 +105,20 @@ local function read(client)
 end
 
 local function serve()
-  local fd = socket.accept(listener)
-  if fd then
-    if #clients >= MOST_CLIENTS then
-      answer({ fd = fd, out = "" }, ("there are %d clients already\n"):format(MOST_CLIENTS), "")
-      socket.close(fd)
-    else
-      local client = { fd = fd, input = "", out = "", session = Session.new { redirect = true } }
-      clients[#clients + 1] = client
-      answer(client, ("attached to %s (process %d)\n"):format(script, socket.pid()), "> ")
-    end
-  end
   for _, client in ipairs { unpack(clients) } do
     flush(client)
     if not client.gone then read(client) end
+  end
+  -- after those that are gone made room
+  local fd = socket.accept(listener)
+  if not fd then return end
+  if #clients >= MOST_CLIENTS then
+    answer({ fd = fd, out = "" }, ("there are %d clients already\n"):format(MOST_CLIENTS), "")
+    socket.close(fd)
+  else
+    local client = { fd = fd, input = "", out = "", session = Session.new { redirect = true } }
+    clients[#clients + 1] = client
+    answer(client, ("attached to %s (process %d)\n"):format(script, socket.pid()), "> ")
   end
 end
 
@@ -129,6 +129,10 @@ local function paused()
 end
 
 local busy = false
+
+--- Does code of a client run?
+function control.serves() return busy end
+
 local function poll()
   if busy then return end -- code of a client polls
   if protect.leaving() then protect.leave() end

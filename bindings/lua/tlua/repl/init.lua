@@ -95,6 +95,8 @@ end
 --- A REPL in the user's innermost frame. At its end the code goes on; ":quit" ends the program.
 function repl.stopped(reason)
   if protect.leaving() then protect.leave() end
+  local control = package.loaded["tlua.repl.control"]
+  if control and control.serves() then error("a line of tlua attach cannot stop at a breakpoint", 3) end
   local frames = frame.stack()
   local greeting = reason
   if frames[1] then greeting = ("%s at %s"):format(reason, frame.describe(frames[1])) end
