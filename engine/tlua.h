@@ -118,9 +118,9 @@ typedef struct tl_memory_stats {
 TL_API tl_status tl_memory(tl_device device, tl_memory_stats *stats);
 /* An accelerator's allocator, in bytes where nothing else is said. */
 typedef struct tl_memory_details {
-  double allocated, allocated_peak; /* in blocks that are in use, as they were rounded */
-  double reserved, reserved_peak;   /* taken from the device */
-  double largest_free;              /* the largest cached block */
+  double allocated, allocated_peak;     /* in blocks that are in use, as they were rounded */
+  double reserved, reserved_peak;       /* taken from the device */
+  double largest_free;                  /* the largest cached block */
   double segments, blocks, free_blocks; /* counts */
   double device_allocations;            /* count: calls that asked the device for memory */
   double retries;                       /* count: such calls that first failed */
@@ -213,7 +213,8 @@ TL_API tl_status tl_stream_current(tl_device device, tl_stream **out); /* a hand
 TL_API tl_status tl_stream_use(tl_device device, tl_stream *s, tl_stream **former);
 TL_API tl_status tl_stream_query(tl_stream *s, bool *done);
 TL_API tl_status tl_stream_synchronize(tl_stream *s);
-TL_API tl_status tl_stream_wait(tl_stream *s, tl_event *e); /* later work of s waits for e; not recorded yet: for nothing */
+TL_API tl_status tl_stream_wait(tl_stream *s,
+                                tl_event *e); /* later work of s waits for e; not recorded yet: for nothing */
 TL_API tl_status tl_stream_wait_stream(tl_stream *s, tl_stream *before); /* ... for what the other one holds now */
 /* t's memory is used by work on s, which is not the stream that was current when t was made: freed, it is not reused
  * before that work is done. */

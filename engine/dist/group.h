@@ -24,7 +24,8 @@ const char *tl_collective_name(int kind);
 tl_status tl_queue_start(void);
 void tl_queue_stop(void);
 /* Queues a collective on memory of `device`. `storages` are kept until it is over. */
-tl_status tl_queue_add(tl_device device, const tl_collective *c, int storages, tl_storage *const *storage, tl_work **out);
+tl_status tl_queue_add(tl_device device, const tl_collective *c, int storages, tl_storage *const *storage,
+                       tl_work **out);
 /* Starts what the ranks agreed on meanwhile on their devices. Never waits. */
 tl_status tl_queue_progress(void);
 /* A work that is done already. */

@@ -76,24 +76,24 @@ template <typename C> static __device__ inline void gpu_store_as(int dtype, void
     __VA_ARGS__                       \
     break;                            \
   }
-#define GPU_FLOATING_CASES(T, ...)                  \
-  GPU_CASE(TL_FLOAT32, float, T, __VA_ARGS__)       \
-  GPU_CASE(TL_FLOAT16, __half, T, __VA_ARGS__)      \
+#define GPU_FLOATING_CASES(T, ...)                     \
+  GPU_CASE(TL_FLOAT32, float, T, __VA_ARGS__)          \
+  GPU_CASE(TL_FLOAT16, __half, T, __VA_ARGS__)         \
   GPU_CASE(TL_BFLOAT16, __nv_bfloat16, T, __VA_ARGS__) \
   GPU_CASE(TL_FLOAT64, double, T, __VA_ARGS__)
-#define GPU_DISPATCH_FLOATING(dtype, T, ...)                                                            \
-  switch (dtype) {                                                                                      \
-    GPU_FLOATING_CASES(T, __VA_ARGS__)                                                                  \
-    default: return TL_FAIL(TL_ERR_DTYPE, "cuda", "dtype number %d is not floating", (int)(dtype));     \
+#define GPU_DISPATCH_FLOATING(dtype, T, ...)                                                        \
+  switch (dtype) {                                                                                  \
+    GPU_FLOATING_CASES(T, __VA_ARGS__)                                                              \
+    default: return TL_FAIL(TL_ERR_DTYPE, "cuda", "dtype number %d is not floating", (int)(dtype)); \
   }
-#define GPU_DISPATCH(dtype, T, ...)                                                              \
-  switch (dtype) {                                                                               \
-    GPU_FLOATING_CASES(T, __VA_ARGS__)                                                           \
-    GPU_CASE(TL_INT64, int64_t, T, __VA_ARGS__)                                                  \
-    GPU_CASE(TL_INT32, int32_t, T, __VA_ARGS__)                                                  \
-    GPU_CASE(TL_UINT8, uint8_t, T, __VA_ARGS__)                                                  \
-    GPU_CASE(TL_BOOL, gpu_bool, T, __VA_ARGS__)                                                  \
-    default: return TL_FAIL(TL_ERR_DTYPE, "cuda", "there is no dtype number %d", (int)(dtype));  \
+#define GPU_DISPATCH(dtype, T, ...)                                                             \
+  switch (dtype) {                                                                              \
+    GPU_FLOATING_CASES(T, __VA_ARGS__)                                                          \
+    GPU_CASE(TL_INT64, int64_t, T, __VA_ARGS__)                                                 \
+    GPU_CASE(TL_INT32, int32_t, T, __VA_ARGS__)                                                 \
+    GPU_CASE(TL_UINT8, uint8_t, T, __VA_ARGS__)                                                 \
+    GPU_CASE(TL_BOOL, gpu_bool, T, __VA_ARGS__)                                                 \
+    default: return TL_FAIL(TL_ERR_DTYPE, "cuda", "there is no dtype number %d", (int)(dtype)); \
   }
 
 #endif

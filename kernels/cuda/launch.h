@@ -24,8 +24,8 @@
 #endif
 
 /* Defines the entry and checks at compile time that its type is the table's. */
-#define TL_CUDA_ENTRY(name)                                                               \
-  extern "C" std::remove_pointer_t<decltype(tl_kernels::name)> tl_cuda_##name;            \
+#define TL_CUDA_ENTRY(name)                                                    \
+  extern "C" std::remove_pointer_t<decltype(tl_kernels::name)> tl_cuda_##name; \
   extern "C" tl_status tl_cuda_##name
 
 #ifdef __CUDACC__
@@ -38,7 +38,8 @@
 
 /* Arguments are converted to the kernel's parameter types. `name` is for messages and must live for ever. */
 template <typename... P, typename... A>
-static inline tl_status gpu_launch(const char *name, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared, A... args) {
+static inline tl_status gpu_launch(const char *name, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared,
+                                   A... args) {
   static_assert(sizeof...(P) == sizeof...(A), "as many arguments as the kernel has parameters");
   cudaStream_t stream = tl_cuda_here()->stream;
 #ifdef __CUDACC__
@@ -59,9 +60,9 @@ static inline unsigned gpu_blocks(int64_t n) {
 }
 
 /* for (int64_t i ...) over 0..n-1 by all threads of the grid */
-#define GPU_LOOP(i, n)                                                                          \
-  for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, gpu_step_ = (int64_t)gridDim.x * blockDim.x; i < (n); \
-       i += gpu_step_)
+#define GPU_LOOP(i, n)                                                                                          \
+  for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, gpu_step_ = (int64_t)gridDim.x * blockDim.x; \
+       i < (n); i += gpu_step_)
 
 /* Records what is wrong; the first report wins and the kernel goes on with a harmless value. */
 static __device__ inline void gpu_report(tl_cuda_fault *fault, int code, int64_t value, int64_t limit, int64_t at) {

@@ -43,24 +43,22 @@ static inline int64_t gpu_lines_of_block(int64_t n, int64_t inner) {
   return n < LINES_LONG ? GPU_BLOCK / GPU_WARP : 1;
 }
 /* Runs a statement with BY as who works on a line. */
-#define GPU_DISPATCH_LINES(n, inner, BY, ...)       \
-  if ((inner) > 1 || (n) <= LINES_SHORT) {          \
-    typedef gpu_by_thread BY;                       \
-    __VA_ARGS__                                     \
-  } else if ((n) < LINES_LONG) {                    \
-    typedef gpu_by_warp BY;                         \
-    __VA_ARGS__                                     \
-  } else {                                          \
-    typedef gpu_by_block BY;                        \
-    __VA_ARGS__                                     \
+#define GPU_DISPATCH_LINES(n, inner, BY, ...) \
+  if ((inner) > 1 || (n) <= LINES_SHORT) {    \
+    typedef gpu_by_thread BY;                 \
+    __VA_ARGS__                               \
+  } else if ((n) < LINES_LONG) {              \
+    typedef gpu_by_warp BY;                   \
+    __VA_ARGS__                               \
+  } else {                                    \
+    typedef gpu_by_block BY;                  \
+    __VA_ARGS__                               \
   }
 
 /* ---- a maximum and the sum of exp(x - maximum), in one pass (Milakov & Gimelshein 2018) ---- */
 
 /* Of nothing, and of elements that are all -inf: (-inf, 0). nan does not count for the maximum but shows in the sum. */
-template <typename C> struct gpu_exp_sum {
-  C shift, sum;
-};
+template <typename C> struct gpu_exp_sum { C shift, sum; };
 
 template <typename C> static __device__ inline gpu_exp_sum<C> gpu_shuffle_xor(gpu_exp_sum<C> v, int mask) {
   return {gpu_shuffle_xor(v.shift, mask), gpu_shuffle_xor(v.sum, mask)};

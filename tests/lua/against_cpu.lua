@@ -24,7 +24,8 @@ function M.same(a, b, tolerance, what)
   assert.are.equal(a.dtype, b.dtype, what)
   if a:numel() == 0 then return end
   local x, y = a:to("float64"), b:to("float64")
-  local gap = tl.where(x:eq(y):logical_or(x:isnan():logical_and(y:isnan())), tl.zeros_like(x), (x - y):abs() / (x:abs() + 1))
+  local equal = x:eq(y):logical_or(x:isnan():logical_and(y:isnan()))
+  local gap = tl.where(equal, tl.zeros_like(x), (x - y):abs() / (x:abs() + 1))
   local worst = gap:max():item()
   assert.is_true(worst <= tolerance, ("%s: off by %g"):format(what, worst))
 end

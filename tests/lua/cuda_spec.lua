@@ -202,11 +202,15 @@ describe("recorded steps", function()
   case("refuse what needs the host, and lose nothing", function()
     local x = tl.ones(4, { device = "cuda" })
     raises("while a step is recorded", cuda.graph, function() return x:sum():item() end, { warmup = 1 })
-    raises("while a step is recorded", cuda.graph, function() return x + tl.ones(4, { device = "cpu" }):to("cuda") end, { warmup = 1 })
-    raises("oops", (function()
-      local n = 0
-      return function() cuda.graph(function() n = n + 1 if n == 2 then error("oops") end return x * 2 end, { warmup = 1 }) end
-    end)())
+    local function from_the_host() return x + tl.ones(4, { device = "cpu" }):to("cuda") end
+    raises("while a step is recorded", cuda.graph, from_the_host, { warmup = 1 })
+    local n = 0
+    local function fails_when_recorded()
+      n = n + 1
+      if n == 2 then error("oops") end
+      return x * 2
+    end
+    raises("oops", cuda.graph, fails_when_recorded, { warmup = 1 })
     local g = tl.Generator(1)
     raises("a generator of its own", cuda.graph, function() return tl.rand(4, { device = "cuda", generator = g }) end,
       { warmup = 1 })

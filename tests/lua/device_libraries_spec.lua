@@ -1,5 +1,5 @@
--- The device that the suite runs on against the CPU: products and convolutions in every layout that the libraries can or
--- cannot take, softmax and losses of every length.
+-- The device that the suite runs on against the CPU: products and convolutions in every layout that the libraries can
+-- or cannot take, softmax and losses of every length.
 local tl = require "tlua"
 local F = tl.F
 
@@ -81,7 +81,7 @@ describe(device .. " multiplies as the CPU does", function()
     local a, b = few({ 20, 20 }, "float32"), few({ 20, 20 }, "float32")
     agree("shapes", 1e-5, function(x, y)
       local sums = {}
-      for round = 1, 2 do
+      for _ = 1, 2 do
         for i = 1, 20 do
           for j = 1, 20 do sums[#sums + 1] = tl.mm(x:narrow(1, 1, i), y:narrow(2, 1, j)):view(-1):narrow(1, 1, 1) end
         end
@@ -177,7 +177,8 @@ describe(device .. " computes losses as the CPU does", function()
           local x, weight = few(shape, dtype) * 2, tl.rand({ classes }, { device = "cpu" })
           if dtype == "float64" then weight = weight:double() end
           local ids = against.ids(classes, labels)
-          ids = tl.where(tl.rand(labels, { device = "cpu" }):lt(0.2), tl.full(labels, -100, { dtype = "int64", device = "cpu" }), ids)
+          local ignored = tl.full(labels, -100, { dtype = "int64", device = "cpu" })
+          ids = tl.where(tl.rand(labels, { device = "cpu" }):lt(0.2), ignored, ids)
           local chances = F.softmax(few(shape, "float32"), 2):to(dtype)
           for smoothing = 0, 0.1, 0.1 do
             for _, weighted in ipairs { false, true } do
@@ -187,7 +188,8 @@ describe(device .. " computes losses as the CPU does", function()
                   label_smoothing = smoothing,
                 })
               end
-              local what = ("%s %s smoothing %g%s"):format(dtype, text(shape), smoothing, weighted and " weighted" or "")
+              local extra = weighted and " weighted" or ""
+              local what = ("%s %s smoothing %g%s"):format(dtype, text(shape), smoothing, extra)
               agree(what, small[dtype], differentiated(loss, 0), x, ids)
               if x:numel() > 0 then agree(what .. " chances", small[dtype], differentiated(loss, 0), x, chances) end
             end

@@ -145,13 +145,15 @@ local stream_out, event_out = ffi.new("tl_stream *[1]"), ffi.new("tl_event *[1]"
 
 --- s must be a stream: argument n of op. Returns it.
 function cuda.check_stream(s, op, n)
-  if not ffi.istype(stream_type, s) then fail(("%s: argument %d must be a stream, got %s"):format(op, n, base.kind(s))) end
+  if ffi.istype(stream_type, s) then return end
+  fail(("%s: argument %d must be a stream, got %s"):format(op, n, base.kind(s)))
   return s
 end
 local check_stream = cuda.check_stream
 
 local function check_event(e, op, n)
-  if not ffi.istype(event_type, e) then fail(("%s: argument %d must be an event, got %s"):format(op, n, base.kind(e))) end
+  if ffi.istype(event_type, e) then return end
+  fail(("%s: argument %d must be an event, got %s"):format(op, n, base.kind(e)))
   return e
 end
 
@@ -214,7 +216,8 @@ end
 ffi.metatype(stream_type, {
   __index = function(s, key)
     if key == "device" then return base.device_name(native.tl_stream_device(s)) end
-    return Stream[key] or fail(("there is no %s of streams%s"):format(tostring(key), base.suggestion(tostring(key), Stream)))
+    local name = tostring(key)
+    return Stream[key] or fail(("there is no %s of streams%s"):format(name, base.suggestion(name, Stream)))
   end,
   __tostring = function(s) return "tl.cuda.Stream(" .. s.device .. ")" end,
 })
@@ -259,7 +262,8 @@ Event.elapsed_time = Event.elapsed
 
 ffi.metatype(event_type, {
   __index = function(_, key)
-    return Event[key] or fail(("there is no %s of events%s"):format(tostring(key), base.suggestion(tostring(key), Event)))
+    local name = tostring(key)
+    return Event[key] or fail(("there is no %s of events%s"):format(name, base.suggestion(name, Event)))
   end,
   __tostring = function() return "tl.cuda.Event" end,
 })

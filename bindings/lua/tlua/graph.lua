@@ -19,9 +19,9 @@ local function finish(handle, ok, ...)
   return { n = select("#", ...), ... }
 end
 
---- graph(f, {warmup=3, device=}): runs f() warmup times (real steps: the first makes gradients, optimizer state and what
---- libraries keep), records one more run without running it, and returns step: step() replays it and returns what f
---- returned, the same tensors with new values.
+--- graph(f, {warmup=3, device=}): runs f() warmup times (real steps: the first makes gradients, optimizer state and
+--- what libraries keep), records one more run without running it, and returns step: step() replays it and returns what
+--- f returned, the same tensors with new values.
 return function(f, options)
   if type(f) ~= "function" then fail("graph: argument 1 must be a function, got " .. base.kind(f)) end
   local o = base.options("graph", options, { warmup = 3, device = "cuda" })

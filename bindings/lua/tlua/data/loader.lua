@@ -227,8 +227,8 @@ local defaults = {
 }
 
 --- DataLoader(dataset, {batch_size=1, shuffle=false, drop_last=false, num_workers=0, prefetch=2, sampler=, generator=,
---- collate=, pin_memory=false, device=}). pin_memory: batches lie in pinned memory (where there is a GPU). device="cuda":
---- they are on it, copied from pinned memory one batch ahead.
+--- collate=, pin_memory=false, device=}). pin_memory: batches lie in pinned memory (where there is a GPU).
+--- device="cuda": they are on it, copied from pinned memory one batch ahead.
 local function new(dataset, options)
   datasets.check(dataset, "DataLoader")
   local o = base.options("DataLoader", options, defaults)

@@ -26,7 +26,7 @@ shared_memory_per_block=, L2_cache_size=}.]],
   ["tl.cuda.reset_peak_memory_stats"] = "reset_peak_memory_stats(i?): peaks start again from what is in use.",
   ["tl.cuda.empty_cache"] = "empty_cache(i?): waits for the device and gives cached memory back to it.",
   ["tl.cuda.memory_stats"] = "memory_stats(i?): the allocator's numbers as a table; memory_summary(i?) as text.",
-  ["tl.cuda.memory_summary"] = "memory_summary(i?): what is in use, cached, reserved; fragmentation; calls of the device.",
+  ["tl.cuda.memory_summary"] = "memory_summary(i?): what is in use, cached, reserved; fragmentation; device calls.",
   ["tl.cuda.Stream"] = [[
 Stream{device=, priority=0}: work on it runs beside other streams' (priority=-1: before it). Methods: synchronize(),
 query(), wait(event or stream), record_event(e?). Tensors made on one stream and used on another: s:wait(), and
@@ -34,7 +34,7 @@ x:record_stream(s) before x is let go.]],
   ["tl.cuda.Event"] = [[
 Event{timing=false}: a mark in a stream's work: record(stream?), wait(stream?), query(), synchronize(),
 a:elapsed(b) in milliseconds (both with timing=true).]],
-  ["tl.cuda.stream"] = "stream(s, f, ...): f(...) with s as the current stream; the former one comes back, also after an error.",
+  ["tl.cuda.stream"] = "stream(s, f, ...): f(...) with s as the current stream.",
   ["tl.cuda.current_stream"] = "current_stream(i?): the stream that work on the device goes to.",
   ["tl.cuda.graph"] = [[
 local step = tl.cuda.graph(f, {warmup=3}): runs f() warmup times (real steps), records one more without running it.
@@ -42,5 +42,5 @@ step() replays it with one call and returns what f returned: the same tensors, n
 tensors that f reads: x:copy_(batch). Changed learning rates count, dropout draws new numbers, a GradScaler adapts.
 Errors: values for the host (item), copies from it, an optimizer's first step, generators of one's own inside of f;
 momentum that becomes or was 0, new parameter groups afterwards. Tensors that f used stay as long as step.]],
-  ["tl.cuda.nvtx"] = "nvtx.range_push(name), range_pop(), range(name, f, ...): ranges on NVIDIA's profilers' time line.",
+  ["tl.cuda.nvtx"] = "nvtx.range_push(name), range_pop(), range(name, f, ...): ranges in NVIDIA's profilers.",
 }

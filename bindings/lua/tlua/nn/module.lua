@@ -76,13 +76,13 @@ end
 
 -- On a profiler's time line: see tl.cuda.nvtx.
 if os.getenv("TLUA_NVTX") == "1" then
-  local C, call = base.ffi.C, Module.__call
+  local native, call = base.ffi.C, Module.__call
   local function closed(...)
-    C.tl_range_pop()
+    native.tl_range_pop()
     return ...
   end
   function Module:__call(...)
-    C.tl_range_push(self._name)
+    native.tl_range_push(self._name)
     return closed(call(self, ...))
   end
 end

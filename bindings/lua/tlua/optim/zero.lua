@@ -20,7 +20,7 @@ local function check_alike(params)
   for i, p in ipairs(params) do
     if not base.is_tensor(p) then fail(("%s: parameter %d must be a tensor, got %s"):format(NAME, i, base.kind(p))) end
     if p.dtype ~= params[1].dtype or p.device ~= params[1].device then
-      local text = "%s: the parameters of a group have one dtype and device; parameter %d is %s on %s, the first %s on %s"
+      local text = "%s: a group has one dtype and device; parameter %d is %s on %s, the first %s on %s"
       fail(text:format(NAME, i, p.dtype, p.device, params[1].dtype, params[1].device))
     end
   end
