@@ -68,8 +68,10 @@ tl_status tl_dist_destroy(void) {
   return TL_OK;
 }
 
+/* The launcher ends the others at once: those that failed for the same reason get a second to say so, too. */
 void tl_dist_abort(int code) {
   fflush(NULL);
+  if (tl_the_group.transport != NULL) sleep(1);
   if (tl_the_group.transport != NULL) tl_the_group.transport->abort(code);
   _exit(code);
 }

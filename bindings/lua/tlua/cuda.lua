@@ -145,16 +145,14 @@ local stream_out, event_out = ffi.new("tl_stream *[1]"), ffi.new("tl_event *[1]"
 
 --- s must be a stream: argument n of op. Returns it.
 function cuda.check_stream(s, op, n)
-  if ffi.istype(stream_type, s) then return end
+  if ffi.istype(stream_type, s) then return s end
   fail(("%s: argument %d must be a stream, got %s"):format(op, n, base.kind(s)))
-  return s
 end
 local check_stream = cuda.check_stream
 
 local function check_event(e, op, n)
-  if ffi.istype(event_type, e) then return end
+  if ffi.istype(event_type, e) then return e end
   fail(("%s: argument %d must be an event, got %s"):format(op, n, base.kind(e)))
-  return e
 end
 
 --- Stream{device=, priority=0}: work on it runs beside that of other streams; priority -1: before it.
