@@ -1,16 +1,8 @@
 -- bench_ranks.lua: the time of a training step, each rank with a batch of its own. With one thread a rank:
 --     OMP_NUM_THREADS=1 tlua scripts/bench_ranks.lua; OMP_NUM_THREADS=1 tlua --ranks 2 scripts/bench_ranks.lua
 -- The efficiency of N ranks is the first time divided by theirs.
-local ffi = require "ffi"
 local tl = require "tlua"
-local nn, dist = tl.nn, tl.dist
-
-ffi.cdef 'int bench_ranks_clock(int clock, int64_t *time) __asm__("clock_gettime");'
-local time = ffi.new "int64_t[2]"
-local function now()
-  ffi.C.bench_ranks_clock(1, time) -- CLOCK_MONOTONIC
-  return tonumber(time[0]) + 1e-9 * tonumber(time[1])
-end
+local nn, dist, now = tl.nn, tl.dist, require("tlua.system").now
 
 dist.init { timeout = 60 }
 tl.manual_seed(1)

@@ -211,9 +211,7 @@ describe("one scaler for two GPUs", function()
 end)
 
 describe("examples on a simulated GPU", function()
-  pcall(ffi.cdef, "long readlink(const char *path, char *buffer, size_t bytes);")
-  local buffer = ffi.new("char[4096]")
-  local program = ffi.string(buffer, tonumber(ffi.C.readlink("/proc/self/exe", buffer, 4096)))
+  local program = require("tlua.system").program()
   local examples = debug.getinfo(1, "S").source:match("^@(.*)tests/lua/[^/]*$") .. "examples/"
 
   local function run(command)

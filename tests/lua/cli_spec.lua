@@ -1,11 +1,8 @@
 -- cli_spec.lua: the command line, as a user meets it: the program in a process of its own.
-local ffi = require "ffi"
 
-pcall(ffi.cdef, "long readlink(const char *path, char *buffer, size_t bytes);")
-local buffer = ffi.new("char[4096]")
-local program = ffi.string(buffer, tonumber(ffi.C.readlink("/proc/self/exe", buffer, 4096)))
+local program = require("tlua.system").program()
 
-local function quote(word) return "'" .. word:gsub("'", "'\\''") .. "'" end
+local quote = require("terminal").quote
 
 local function write(path, text)
   local file = assert(io.open(path, "w"))

@@ -1,12 +1,9 @@
 -- dist_spec.lua: training on several ranks: collectives, DistributedDataParallel, ZeroRedundancy, faults, restarts. The
 -- programs of tests/dist run under `tlua --ranks N`.
 local tl = require "tlua"
-local ffi = require "ffi"
 local dist = tl.dist
 
-pcall(ffi.cdef, "long readlink(const char *path, char *buffer, size_t bytes);")
-local buffer = ffi.new("char[4096]")
-local program = ffi.string(buffer, tonumber(ffi.C.readlink("/proc/self/exe", buffer, 4096)))
+local program = require("tlua.system").program()
 local folder = debug.getinfo(1, "S").source:match("^@(.*)lua/[^/]*$") .. "dist/"
 
 local function shell(command)

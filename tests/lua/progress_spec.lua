@@ -1,13 +1,9 @@
 -- tl.progress: iteration passes through unchanged, plain lines where there is no terminal.
 local tl = require "tlua"
 
-local ffi = require "ffi"
-pcall(ffi.cdef, "long readlink(const char *path, char *buffer, size_t bytes);")
-
 -- What this code prints to a terminal (util-linux's script makes one).
 local function on_terminal(code)
-  local buffer = ffi.new("char[4096]")
-  local program = ffi.string(buffer, tonumber(ffi.C.readlink("/proc/self/exe", buffer, 4096)))
+  local program = require("tlua.system").program()
   local pipe = io.popen(("script -qec %q /dev/null </dev/null"):format(("'%s' -e %q"):format(program, code)))
   local text = pipe:read("*a")
   pipe:close()

@@ -1,12 +1,9 @@
 -- repl_spec.lua: the REPL as its users meet it: on a pipe, a terminal, in stopped code, attached.
-local ffi = require "ffi"
 local terminal = require "terminal"
 
-pcall(ffi.cdef, "long readlink(const char *path, char *buffer, size_t bytes);")
-local buffer = ffi.new("char[4096]")
-local program = ffi.string(buffer, tonumber(ffi.C.readlink("/proc/self/exe", buffer, 4096)))
+local program = require("tlua.system").program()
 
-local function quote(word) return "'" .. word:gsub("'", "'\\''") .. "'" end
+local quote = terminal.quote
 
 local home = os.tmpname()
 os.remove(home)

@@ -2,7 +2,9 @@
 local terminal = {}
 terminal.__index = terminal
 
-local function quote(word) return "'" .. word:gsub("'", "'\\''") .. "'" end
+--- A word for the shell, whatever is in it.
+function terminal.quote(word) return "'" .. word:gsub("'", "'\\''") .. "'" end
+local quote = terminal.quote
 
 local function output(command)
   local pipe = io.popen(command .. " 2>/dev/null")

@@ -4,25 +4,18 @@
 -- least five of them); a case's result is the median sample divided by the calls in it. On a GPU a sample ends when the
 -- GPU has finished. scripts/bench_torch.py counts in the same way.
 local ffi = require "ffi"
+local system = require "tlua.system"
+
+local now = system.now
 
 ffi.cdef [[
-typedef struct { long seconds, nanoseconds; } bench_timespec;
-int clock_gettime(int clock, bench_timespec *t);
 int posix_spawn(int *pid, const char *path, const void *actions, const void *attributes, const char *const argv[],
                 char *const envp[]);
 int waitpid(int pid, int *status, int options);
-long readlink(const char *path, char *buffer, size_t bytes);
 extern char **environ;
 ]]
 
 local bench = { cases = {}, order = {} }
-
-local timespec = ffi.new "bench_timespec"
-
-local function now()
-  ffi.C.clock_gettime(1, timespec) -- CLOCK_MONOTONIC
-  return tonumber(timespec.seconds) + tonumber(timespec.nanoseconds) * 1e-9
-end
 
 --- The median of a list of numbers, which is sorted.
 function bench.median(list)
@@ -61,13 +54,6 @@ local function measure(run, seconds)
   return median(samples)
 end
 
---- The path of this program.
-function bench.program()
-  local buffer = ffi.new("char[4096]")
-  local n = tonumber(ffi.C.readlink("/proc/self/exe", buffer, 4096))
-  return n > 0 and ffi.string(buffer, n) or "tlua"
-end
-
 -- Runs a program to its end; returns the seconds it took, or nil if it failed.
 local function spawn(path, ...)
   local words = { path, ... }
@@ -103,7 +89,7 @@ local function training(model, optimizer, loss, x, y)
 end
 
 case("start", "process start to first op done (to its exit)", { seconds = 0.020, ratio = 50 }, function(o)
-  local self = bench.program()
+  local self = (system.program() or "tlua")
   local seconds = measure(function(n)
     for _ = 1, n do assert(spawn(self, "-e", "local x = tl.ones(2) + 1"), "the child failed") end
   end, o.seconds)

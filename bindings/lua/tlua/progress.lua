@@ -1,24 +1,7 @@
 -- progress.lua: tl.progress, how far a loop has come.
 local base = require "tlua.base"
-local ffi, fail = base.ffi, base.fail
-
-ffi.cdef [[
-int tlua_progress_clock(int clock, int64_t *seconds_and_nanoseconds) __asm__("clock_gettime");
-int tlua_progress_ioctl(int file, unsigned long request, ...) __asm__("ioctl");
-]]
-
-local timespec = ffi.new("int64_t[2]")
-local function now()
-  ffi.C.tlua_progress_clock(1, timespec) -- CLOCK_MONOTONIC
-  return tonumber(timespec[0]) + tonumber(timespec[1]) * 1e-9
-end
-
--- The columns of the terminal that standard error is; nil when it is none.
-local function terminal_width()
-  local size = ffi.new("unsigned short[4]")
-  if ffi.C.tlua_progress_ioctl(2, ffi.cast("unsigned long", 0x5413), size) ~= 0 then return nil end -- TIOCGWINSZ
-  return size[1] > 0 and size[1] or 80
-end
+local system = require "tlua.system"
+local fail, now = base.fail, system.now
 
 local Bar = {}
 Bar.__index = Bar
@@ -114,7 +97,7 @@ local function begin(bar)
   bar:close()
   bar.n, bar.started, bar.running, bar.length = 0, now(), true, 0
   bar.values, bar.keys = {}, {}
-  bar.width = bar.terminal and terminal_width() or nil
+  bar.width = bar.terminal and system.columns(2) or nil
   bar.drawn = bar.started
   if bar.width then draw(bar, bar.started, false) end
 end

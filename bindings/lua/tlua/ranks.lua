@@ -1,11 +1,10 @@
 -- ranks.lua: `tlua --ranks N script`: the same script in N processes, by Open MPI's mpirun.
 local ffi = require "ffi"
+local system = require "tlua.system"
 
 ffi.cdef [[
 int tlua_execvp(const char *file, const char *const *argv) __asm__("execvp");
-int tlua_setenv(const char *name, const char *value, int overwrite) __asm__("setenv");
 unsigned tlua_geteuid(void) __asm__("geteuid");
-long tlua_readlink(const char *path, char *buffer, size_t bytes) __asm__("readlink");
 long tlua_sysconf(int name) __asm__("sysconf");
 int tlua_fork(void) __asm__("fork");
 int tlua_prctl(int option, unsigned long value) __asm__("prctl");
@@ -15,24 +14,17 @@ void tlua_exit_now(int code) __asm__("_exit");
 
 local ranks = {}
 
--- The program's own file: mpirun starts that, wherever PATH leads.
-local function program()
-  local buffer = ffi.new("char[4096]")
-  local n = ffi.C.tlua_readlink("/proc/self/exe", buffer, 4096)
-  return n > 0 and ffi.string(buffer, n) or "tlua"
-end
-
 -- Processes share the cores: without this each would start a thread for every core.
 local function share_threads(n)
   if os.getenv "OMP_NUM_THREADS" then return end
   local cores = tonumber(ffi.C.tlua_sysconf(84)) -- _SC_NPROCESSORS_ONLN
-  ffi.C.tlua_setenv("OMP_NUM_THREADS", tostring(math.max(1, math.floor(cores / n))), 1)
+  system.setenv("OMP_NUM_THREADS", tostring(math.max(1, math.floor(cores / n))))
 end
 
 local function words_of(n, arguments)
   local words = { "mpirun", "-n", tostring(n), "--oversubscribe", "--bind-to", "none" }
   if ffi.C.tlua_geteuid() == 0 then words[#words + 1] = "--allow-run-as-root" end
-  words[#words + 1] = program()
+  words[#words + 1] = system.program() or "tlua" -- wherever PATH leads
   for _, word in ipairs(arguments) do words[#words + 1] = word end
   return words
 end
@@ -70,7 +62,7 @@ function ranks.launch(n, restarts, arguments)
   local words = words_of(n, arguments)
   if restarts == 0 then return 1, exec(words) end
   for attempt = 0, restarts do
-    ffi.C.tlua_setenv("TLUA_RESTART", tostring(attempt), 1)
+    system.setenv("TLUA_RESTART", tostring(attempt))
     local code, message = run(words)
     if code == 0 or code == 130 or message or attempt == restarts then return code, message end
     io.stderr:write(("tlua: the ranks ended with code %d; restart %d of %d\n"):format(code, attempt + 1, restarts))

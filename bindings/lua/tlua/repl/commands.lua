@@ -3,8 +3,7 @@ local base = require "tlua.base"
 local doc = require "tlua.doc"
 local frame = require "tlua.repl.frame"
 local show = require "tlua.repl.show"
-
-local ffi = base.ffi
+local system = require "tlua.system"
 
 local commands = {}
 
@@ -21,13 +20,6 @@ local function need(session, rest, what)
   if rest ~= "" then return true end
   session:complain(what)
   return false
-end
-
-ffi.cdef "int tlua_repl_clock(int clock, int64_t *seconds_and_nanoseconds) __asm__(\"clock_gettime\");"
-local timespec = ffi.new("int64_t[2]")
-local function now()
-  ffi.C.tlua_repl_clock(1, timespec) -- CLOCK_MONOTONIC
-  return tonumber(timespec[0]) + tonumber(timespec[1]) * 1e-9
 end
 
 local function seconds(s)
@@ -52,9 +44,9 @@ end)
 
 command("time", "CODE", "runs it and says how long that took", function(session, rest)
   if not need(session, rest, ":time needs something to run: :time model(x)") then return end
-  local begin = now()
+  local begin = system.now()
   session:run_text(rest)
-  session:write(seconds(now() - begin) .. "\n")
+  session:write(seconds(system.now() - begin) .. "\n")
 end)
 
 command("mem", "", "memory in use, by device", function(session)

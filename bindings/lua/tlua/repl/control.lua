@@ -9,6 +9,7 @@ local native = require "tlua.native"
 local protect = require "tlua.protect"
 local Session = require "tlua.repl.session"
 local socket = require "tlua.repl.socket"
+local system = require "tlua.system"
 
 local control = {}
 
@@ -118,7 +119,7 @@ local function serve()
   else
     local client = { fd = fd, input = "", out = "", session = Session.new { redirect = true } }
     clients[#clients + 1] = client
-    answer(client, ("attached to %s (process %d)\n"):format(script, socket.pid()), "> ")
+    answer(client, ("attached to %s (process %d)\n"):format(script, system.pid()), "> ")
   end
 end
 
@@ -160,7 +161,7 @@ end
 function control.start(name)
   local folder, message = socket.folder()
   if not folder then return nil, message end
-  path = socket.path(folder, socket.pid())
+  path = socket.path(folder, system.pid())
   script = name or "a script"
   listener, message = socket.listen(path)
   if not listener then return nil, message end

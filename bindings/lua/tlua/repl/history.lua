@@ -1,5 +1,7 @@
 -- history.lua: what was entered, kept between sessions: one statement a line, line breaks written as \n. Sessions that
 -- run side by side append to the same file.
+local system = require "tlua.system"
+
 local history = {}
 
 local MOST = 2000
@@ -38,13 +40,10 @@ function history.load(path)
   return entries
 end
 
-local ffi = require "ffi"
-ffi.cdef "int tlua_mkdir(const char *path, unsigned mode) __asm__(\"mkdir\");"
-
 -- Makes the folders above a file; what fails shows when the file is opened.
 local function make_folders(path)
   for folder in path:gmatch("()/") do
-    if folder > 1 then ffi.C.tlua_mkdir(path:sub(1, folder - 1), 448) end -- 0700
+    if folder > 1 then system.make_folder(path:sub(1, folder - 1)) end
   end
 end
 

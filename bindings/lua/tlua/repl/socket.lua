@@ -1,6 +1,7 @@
 -- socket.lua: UNIX sockets between `tlua --control` and `tlua attach`: one folder of the user's, one socket a process.
 -- A message is its length in decimal, a line break, and so many bytes.
 local ffi = require "ffi"
+local system = require "tlua.system"
 
 ffi.cdef [[
 typedef struct { unsigned short family; char path[108]; } tlua_sockaddr;
@@ -18,10 +19,8 @@ int tlua_close(int fd) __asm__("close");
 int tlua_fcntl(int fd, int command, ...) __asm__("fcntl");
 int tlua_poll(tlua_pollfd *list, unsigned long n, int milliseconds) __asm__("poll");
 unsigned tlua_getuid(void) __asm__("getuid");
-int tlua_getpid(void) __asm__("getpid");
 int tlua_unlink(const char *path) __asm__("unlink");
 unsigned tlua_umask(unsigned mask) __asm__("umask");
-int tlua_makedir(const char *path, unsigned mode) __asm__("mkdir");
 int tlua_access(const char *path, int mode) __asm__("access");
 char *tlua_strerror(int number) __asm__("strerror");
 int tlua_lstat_owner(int folder, const char *path, void *buffer, int flags) __asm__("fstatat");
@@ -43,7 +42,7 @@ end
 function socket.folder()
   local runtime = os.getenv "XDG_RUNTIME_DIR"
   local folder = runtime and runtime:sub(1, 1) == "/" and runtime .. "/tlua" or ("/tmp/tlua-%d"):format(C.tlua_getuid())
-  C.tlua_makedir(folder, 448) -- 0700
+  system.make_folder(folder)
   -- struct stat: st_mode at byte 24, st_uid at 28 on x86-64; 16 and 24 on the others with a 64-bit Linux
   local buffer = ffi.new("uint8_t[256]")
   if C.tlua_lstat_owner(-100, folder, buffer, 0x100) ~= 0 then return failure(folder) end -- AT_FDCWD, no symlinks
@@ -172,7 +171,6 @@ end
 
 function socket.path(folder, pid) return ("%s/%d.sock"):format(folder, pid) end
 
-function socket.pid() return C.tlua_getpid() end
 
 function socket.remove(path) C.tlua_unlink(path) end
 

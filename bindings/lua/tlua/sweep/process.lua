@@ -1,11 +1,10 @@
 -- process.lua: what a sweep asks of the system: clocks, processes, signals, cores. Linux.
 local ffi = require "ffi"
+local system = require "tlua.system"
 
 ffi.cdef [[
 typedef struct { int fd; short events, revents; } tlua_sweep_pollfd;
 typedef struct { uint64_t bits[128]; } tlua_sweep_blob; // room for sigset_t, cpu_set_t and the spawn structures
-int tlua_sweep_clock(int clock, int64_t *seconds_and_nanoseconds) __asm__("clock_gettime");
-int tlua_sweep_getpid(void) __asm__("getpid");
 int tlua_sweep_getppid(void) __asm__("getppid");
 int tlua_sweep_kill(int pid, int signal) __asm__("kill");
 int tlua_sweep_prctl(int option, unsigned long a, unsigned long b, unsigned long c, unsigned long d) __asm__("prctl");
@@ -15,10 +14,7 @@ int tlua_sweep_fcntl(int fd, int command, ...) __asm__("fcntl");
 int64_t tlua_sweep_read(int fd, void *buffer, size_t bytes) __asm__("read");
 int tlua_sweep_close(int fd) __asm__("close");
 int tlua_sweep_waitpid(int pid, int *status, int options) __asm__("waitpid");
-int64_t tlua_sweep_readlink(const char *path, char *buffer, size_t bytes) __asm__("readlink");
 int tlua_sweep_isatty(int fd) __asm__("isatty");
-int tlua_sweep_ioctl(int file, unsigned long request, ...) __asm__("ioctl");
-int tlua_sweep_setenv(const char *name, const char *value, int overwrite) __asm__("setenv");
 extern char **tlua_sweep_environ __asm__("environ");
 char *tlua_sweep_strerror(int number) __asm__("strerror");
 char *tlua_sweep_strsignal(int number) __asm__("strsignal");
@@ -46,7 +42,10 @@ int tlua_sweep_attr_setsigdefault(void *, const void *set) __asm__("posix_spawna
 local C = ffi.C
 local CLOEXEC, NONBLOCK = 0x80000, 0x800
 
-local process = { SIGINT = 2, SIGKILL = 9, SIGTERM = 15, SIGCHLD = 17 }
+local process = {
+  SIGINT = 2, SIGKILL = 9, SIGTERM = 15, SIGCHLD = 17,
+  now = system.now, time = system.time, pid = system.pid, setenv = system.setenv, program = system.program,
+}
 
 local function blob() return ffi.new "tlua_sweep_blob" end
 
@@ -54,22 +53,11 @@ local function fail(what) error(("sweep: %s: %s"):format(what, ffi.string(C.tlua
 
 -- ---- time ----
 
-local timespec = ffi.new("int64_t[2]")
-local function clock(which)
-  C.tlua_sweep_clock(which, timespec)
-  return tonumber(timespec[0]) + tonumber(timespec[1]) * 1e-9
-end
-
---- Seconds since some moment; never set back.
-function process.now() return clock(1) end
---- Seconds since 1970.
-function process.time() return clock(0) end
 --- Waits. Ctrl-C ends the wait.
 function process.sleep(seconds) C.tlua_sweep_poll(nil, 0, math.ceil(seconds * 1000)) end
 
 -- ---- who runs ----
 
-function process.pid() return C.tlua_sweep_getpid() end
 function process.parent() return C.tlua_sweep_getppid() end
 function process.kill(pid, signal) return C.tlua_sweep_kill(pid, signal) == 0 end
 
@@ -86,18 +74,6 @@ local function read_line(path)
   return text
 end
 
-local function link(path)
-  local buffer = ffi.new("char[4096]")
-  local n = tonumber(C.tlua_sweep_readlink(path, buffer, 4096))
-  return n > 0 and ffi.string(buffer, n) or nil
-end
-
---- Sets a variable of the environment, for what is started from now on.
-function process.setenv(name, value) C.tlua_sweep_setenv(name, value, 1) end
-
---- The running program's file.
-function process.program() return link("/proc/self/exe") end
-
 -- When a process started, in clock ticks since the machine did: pids are used again, this pair is not. Nil: there is no
 -- such process, or it is a zombie.
 local function start_of(pid)
@@ -111,7 +87,7 @@ end
 
 -- Processes that see the same pids: one boot of one machine, one pid namespace.
 local function host()
-  return (read_line("/proc/sys/kernel/random/boot_id") or "?") .. "/" .. (link("/proc/self/ns/pid") or "?")
+  return (read_line("/proc/sys/kernel/random/boot_id") or "?") .. "/" .. (system.link("/proc/self/ns/pid") or "?")
 end
 
 --- A text that names this process among all of all machines.
@@ -141,11 +117,7 @@ function process.host_name() return read_line("/proc/sys/kernel/hostname") or "?
 function process.is_terminal(fd) return C.tlua_sweep_isatty(fd) == 1 end
 
 --- Columns of the terminal at fd.
-function process.columns(fd)
-  local size = ffi.new("unsigned short[4]")
-  if C.tlua_sweep_ioctl(fd, ffi.cast("unsigned long", 0x5413), size) ~= 0 or size[1] == 0 then return 80 end
-  return size[1]
-end
+function process.columns(fd) return system.columns(fd) or 80 end
 
 function process.strsignal(signal) return ffi.string(C.tlua_sweep_strsignal(signal)) end
 
