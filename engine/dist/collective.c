@@ -39,7 +39,7 @@ static tl_status queue(const tl_collective *c, tl_tensor *a, tl_tensor *b, tl_te
   tl_status st = tl_the_group.transport == NULL
                      ? tl_queue_done(&w)
                      : tl_queue_add(n > 0 ? storages[0]->device : TL_CPU, c, n, storages, &w);
-  if (st == TL_OK) st = tl_work_finish(w, flat, scale, target);
+  if (st == TL_OK) tl_work_finish(w, flat, scale, target);
   return answer(st, w, out);
 }
 

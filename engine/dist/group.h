@@ -32,6 +32,6 @@ tl_status tl_queue_progress(void);
 tl_status tl_queue_done(tl_work **out);
 /* What remains when a work is done: the waiting thread's part. *flat times `scale`, then copied to `target` unless both
  * are one or target is NULL. The work takes references. */
-tl_status tl_work_finish(tl_work *w, tl_tensor *flat, double scale, tl_tensor *target);
+void tl_work_finish(tl_work *w, tl_tensor *flat, double scale, tl_tensor *target);
 
 #endif

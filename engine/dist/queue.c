@@ -76,6 +76,10 @@ static double now(void) {
   return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+static tl_status failed_before(const char *op) {
+  return TL_FAIL(reason_code, op, "an earlier collective failed: %s", reason);
+}
+
 static void watch(void);
 
 /* Until something changes, or a short while. Under the lock. */
@@ -95,7 +99,7 @@ static tl_status finish(void *request, double deadline, bool *done) {
     TL_TRY(transport()->test(request, done));
     if (*done || now() > deadline) return TL_OK;
     if (looks >= 200 || looks % 32 == 31) watch();
-    if (broken) return TL_FAIL(reason_code, "collective", "an earlier collective failed: %s", reason);
+    if (broken) return failed_before("collective");
     if (looks < 200) sched_yield();
     else nanosleep(&(struct timespec){0, looks < 2000 ? 20000 : 200000}, NULL);
   }
@@ -175,10 +179,7 @@ static void drop(tl_work *w) {
 }
 
 static void serve(tl_work *w) {
-  tl_status st;
-  if (broken)
-    st = TL_FAIL(reason_code, tl_collective_name(w->collective.kind), "an earlier collective failed: %s", reason);
-  else st = carry_out(w->device, &w->collective);
+  tl_status st = broken ? failed_before(tl_collective_name(w->collective.kind)) : carry_out(w->device, &w->collective);
   pthread_mutex_lock(&lock);
   if (st != TL_OK) {
     const tl_error *e = tl_last_error();
@@ -494,11 +495,10 @@ tl_status tl_queue_done(tl_work **out) {
   return st;
 }
 
-tl_status tl_work_finish(tl_work *w, tl_tensor *flat, double scale, tl_tensor *target) {
+void tl_work_finish(tl_work *w, tl_tensor *flat, double scale, tl_tensor *target) {
   w->flat = tl_hold(flat);
   w->target = tl_hold(target);
   w->scale = scale;
-  return TL_OK;
 }
 
 bool tl_work_done(const tl_work *w) {
@@ -551,8 +551,7 @@ void tl_work_free(tl_work *w) {
 static tl_status finish_here(tl_work *w) {
   if (w->device != TL_CPU && w->code == TL_OK) {
     if (!w->launched) TL_TRY(launch_agreed(w));
-    if (broken)
-      return TL_FAIL(reason_code, tl_collective_name(w->collective.kind), "an earlier collective failed: %s", reason);
+    if (broken) return failed_before(tl_collective_name(w->collective.kind));
     if (device_comm.comm != NULL)
       TL_TRY(device_comm.with->comm_order(device_comm.comm, w->request)); /* else it ended */
     w->launched = false;                                                  /* the request is used up */
