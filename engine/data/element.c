@@ -17,9 +17,6 @@ static const struct {
     [TL_ELEMENT_U16] = {TL_INT32, 2, "uint16"},       [TL_ELEMENT_U32] = {TL_INT64, 4, "uint32"},
 };
 
-int tl_element_dtype(tl_element e) { return elements[e].dtype; }
-size_t tl_element_bytes(tl_element e) { return elements[e].bytes; }
-
 tl_status tl_element_total(const tl_source *s, tl_element e, int ndim, const int64_t *shape, int64_t *bytes) {
   int64_t numel = 0;
   if (tl_check_shape(s->op, ndim, shape, elements[e].dtype, &numel) != TL_OK)

@@ -59,8 +59,6 @@ typedef enum tl_element {
   TL_ELEMENTS
 } tl_element;
 
-int tl_element_dtype(tl_element e);    /* the tensor dtype it becomes */
-size_t tl_element_bytes(tl_element e); /* stored */
 /* numel * stored size, checked: "PATH: shape (..) of X is too big to address". */
 tl_status tl_element_total(const tl_source *s, tl_element e, int ndim, const int64_t *shape, int64_t *bytes);
 /* Reads a contiguous tensor of that shape; `big_endian` is how it is stored. */

@@ -359,13 +359,6 @@ static tl_status place_of(const tl_optimizer *o, int i, int k, tl_slot **slot, i
   return TL_OK;
 }
 
-tl_status tl_optimizer_param(const tl_optimizer *o, int i, tl_tensor **out) {
-  tl_slot *s = NULL;
-  TL_TRY(slot_of(o, i, &s));
-  *out = tl_hold(s->param);
-  return TL_OK;
-}
-
 tl_status tl_optimizer_state(const tl_optimizer *o, int i, int k, tl_tensor **out) {
   tl_slot *s = NULL;
   int place = 0;

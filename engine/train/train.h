@@ -53,7 +53,6 @@ TL_API void tl_optimizer_skip(tl_optimizer *o);
 /* State, by the parameter's position over all groups. Tensors: name k of a kind (NULL past the last), e.g. "exp_avg";
  * *out = NULL where there is none yet. set_state copies; a float16 parameter's state is float32. */
 TL_API const char *tl_optimizer_state_name(int kind, int k);
-TL_API tl_status tl_optimizer_param(const tl_optimizer *o, int i, tl_tensor **out);
 TL_API tl_status tl_optimizer_state(const tl_optimizer *o, int i, int k, tl_tensor **out);
 TL_API tl_status tl_optimizer_set_state(tl_optimizer *o, int i, int k, tl_tensor *value); /* NULL forgets it */
 /* Numbers: steps taken, and NAdam's product of momenta (1 for the others). */
