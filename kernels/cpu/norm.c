@@ -75,21 +75,11 @@ static void backward(const tl_batch_norm_grad_args *a, const arrays *v, int comp
 tl_status tl_cpu_batch_norm_grad(const tl_batch_norm_grad_args *a) {
   tl_wide w = tl_wide_begin(a->x);
   arrays v = {0};
-#define FILL(m)                            \
-  m.g = tl_wide_in(&w, a->g);              \
-  m.x = tl_wide_in(&w, a->x);              \
-  m.w = tl_wide_in(&w, a->w);              \
-  m.mean_in = tl_wide_in(&w, a->mean);     \
-  m.invstd_in = tl_wide_in(&w, a->invstd); \
-  m.dx = tl_wide_out(&w, a->dx);           \
-  m.dw = tl_wide_out(&w, a->dw);           \
-  m.db = tl_wide_out(&w, a->db)
   if (w.compute == TL_FLOAT64) {
-    FILL(v.f64);
+    TL_WIDE_NORM_GRAD(v.f64, w, a);
   } else {
-    FILL(v.f32);
+    TL_WIDE_NORM_GRAD(v.f32, w, a);
   }
-#undef FILL
   if (!w.failed) backward(a, &v, w.compute);
   return tl_wide_end(&w, "batch_norm", TL_OK);
 }

@@ -55,22 +55,12 @@ tl_status tl_cpu_row_norm_grad(const tl_row_norm_grad_args *a) {
   tl_wide w = tl_wide_begin(a->x);
   arrays v = {0};
   tl_status st = TL_OK;
-#define FILL(m)                            \
-  m.g = tl_wide_in(&w, a->g);              \
-  m.x = tl_wide_in(&w, a->x);              \
-  m.w = tl_wide_in(&w, a->w);              \
-  m.mean_in = tl_wide_in(&w, a->mean);     \
-  m.invstd_in = tl_wide_in(&w, a->invstd); \
-  m.dx = tl_wide_out(&w, a->dx);           \
-  m.dw = tl_wide_out(&w, a->dw);           \
-  m.db = tl_wide_out(&w, a->db)
   if (w.compute == TL_FLOAT64) {
-    FILL(v.f64);
+    TL_WIDE_NORM_GRAD(v.f64, w, a);
     if (!w.failed) st = row_norm_grad_f64(a, &v.f64);
   } else {
-    FILL(v.f32);
+    TL_WIDE_NORM_GRAD(v.f32, w, a);
     if (!w.failed) st = row_norm_grad_f32(a, &v.f32);
   }
-#undef FILL
   return tl_wide_end(&w, "layer_norm", st);
 }

@@ -76,6 +76,19 @@ static inline void *tl_wide_inout(tl_wide *w, tl_tensor *t, bool store) {
   return t->dtype == w->compute ? tl_data(t) : tl_wide_copy(w, t, true, store);
 }
 
+/* What the gradients of batch norm and of the row norms take alike, in their arrays m. */
+#define TL_WIDE_NORM_GRAD(m, wide, a)           \
+  do {                                          \
+    m.g = tl_wide_in(&wide, a->g);              \
+    m.x = tl_wide_in(&wide, a->x);              \
+    m.w = tl_wide_in(&wide, a->w);              \
+    m.mean_in = tl_wide_in(&wide, a->mean);     \
+    m.invstd_in = tl_wide_in(&wide, a->invstd); \
+    m.dx = tl_wide_out(&wide, a->dx);           \
+    m.dw = tl_wide_out(&wide, a->dw);           \
+    m.db = tl_wide_out(&wide, a->db);           \
+  } while (0)
+
 /* Converts the outputs back (unless something failed) and frees the copies. */
 static inline tl_status tl_wide_end(tl_wide *w, const char *op, tl_status st) {
   if (st == TL_OK && w->failed) st = TL_FAIL(TL_ERR_MEMORY, op, "no memory for float32 copies of the operands");
