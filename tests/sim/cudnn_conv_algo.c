@@ -273,13 +273,18 @@ cudnnStatus_t cudnnGetConvolutionBackwardFilterAlgorithm_v7(cudnnHandle_t handle
 }
 
 /* A search measures: it waits for the device, which a captured stream does not allow, and leaves a result in `to`. */
-static cudnnStatus_t search(cudnnHandle_t handle, const char *function, task *t, size_t limit, int requested,
-                            int *returned, perf *list) {
-  *returned = list_ways(t->direction, &t->p, limit, requested, list);
+static cudnnStatus_t find_ways(cudnnHandle_t handle, const char *function, bool null, task *t,
+                               const cudnnTensorDescriptor_t x, const cudnnFilterDescriptor_t w,
+                               const cudnnConvolutionDescriptor_t conv, const cudnnTensorDescriptor_t y, size_t limit,
+                               int requested, int *returned, const void *results, perf *list) {
+  if (null) return (cudnnStatus_t)sim_refuse(function, CUDNN_STATUS_BAD_PARAM, "an argument is NULL");
+  cudnnStatus_t s =
+      ask_ways(handle, function, t->direction, x, w, conv, y, limit, requested, returned, results, &t->p, list);
+  if (s != CUDNN_STATUS_SUCCESS) return s;
   t->alpha = 1;
   for (int i = 0; i < *returned; i++) {
     if (list[i].status != CUDNN_STATUS_SUCCESS) continue;
-    cudnnStatus_t s = sim_conv_enqueue(handle, function, t, list[i].way, limit);
+    s = sim_conv_enqueue(handle, function, t, list[i].way, limit);
     if (s == CUDNN_STATUS_SUCCESS && cudaStreamSynchronize(handle->stream) != cudaSuccess)
       s = CUDNN_STATUS_EXECUTION_FAILED_CUDART;
     return s; /* what one leaves in `to`, all leave there */
@@ -295,12 +300,8 @@ cudnnStatus_t cudnnFindConvolutionForwardAlgorithmEx(cudnnHandle_t handle, const
                                                      void *workspace, size_t workspace_bytes) {
   task t = {.direction = FORWARD, .x = x, .w = w, .to = y, .workspace = workspace};
   perf list[MAX_WAYS];
-  cudnnStatus_t s =
-      ANY_NULL(x, w, y) ? SIM_CUDNN_REFUSE(CUDNN_STATUS_BAD_PARAM, "an argument is NULL") : CUDNN_STATUS_SUCCESS;
-  if (s == CUDNN_STATUS_SUCCESS)
-    s = ask_ways(handle, __func__, FORWARD, x_desc, w_desc, conv, y_desc, workspace_bytes, requested, returned, results,
-                 &t.p, list);
-  if (s == CUDNN_STATUS_SUCCESS) s = search(handle, __func__, &t, workspace_bytes, requested, returned, list);
+  cudnnStatus_t s = find_ways(handle, __func__, ANY_NULL(x, w, y), &t, x_desc, w_desc, conv, y_desc, workspace_bytes,
+                              requested, returned, results, list);
   if (s != CUDNN_STATUS_SUCCESS) return s;
   GIVE_PERFS(cudnnConvolutionFwdAlgo_t, results, list, *returned)
   return CUDNN_STATUS_SUCCESS;
@@ -315,12 +316,8 @@ cudnnStatus_t cudnnFindConvolutionBackwardDataAlgorithmEx(cudnnHandle_t handle, 
                                                           size_t workspace_bytes) {
   task t = {.direction = DATA, .w = w, .y = dy, .to = dx, .workspace = workspace};
   perf list[MAX_WAYS];
-  cudnnStatus_t s =
-      ANY_NULL(w, dy, dx) ? SIM_CUDNN_REFUSE(CUDNN_STATUS_BAD_PARAM, "an argument is NULL") : CUDNN_STATUS_SUCCESS;
-  if (s == CUDNN_STATUS_SUCCESS)
-    s = ask_ways(handle, __func__, DATA, dx_desc, w_desc, conv, dy_desc, workspace_bytes, requested, returned, results,
-                 &t.p, list);
-  if (s == CUDNN_STATUS_SUCCESS) s = search(handle, __func__, &t, workspace_bytes, requested, returned, list);
+  cudnnStatus_t s = find_ways(handle, __func__, ANY_NULL(w, dy, dx), &t, dx_desc, w_desc, conv, dy_desc,
+                              workspace_bytes, requested, returned, results, list);
   if (s != CUDNN_STATUS_SUCCESS) return s;
   GIVE_PERFS(cudnnConvolutionBwdDataAlgo_t, results, list, *returned)
   return CUDNN_STATUS_SUCCESS;
@@ -335,12 +332,8 @@ cudnnStatus_t cudnnFindConvolutionBackwardFilterAlgorithmEx(cudnnHandle_t handle
                                                             void *workspace, size_t workspace_bytes) {
   task t = {.direction = FILTER, .x = x, .y = dy, .to = dw, .workspace = workspace};
   perf list[MAX_WAYS];
-  cudnnStatus_t s =
-      ANY_NULL(x, dy, dw) ? SIM_CUDNN_REFUSE(CUDNN_STATUS_BAD_PARAM, "an argument is NULL") : CUDNN_STATUS_SUCCESS;
-  if (s == CUDNN_STATUS_SUCCESS)
-    s = ask_ways(handle, __func__, FILTER, x_desc, dw_desc, conv, dy_desc, workspace_bytes, requested, returned,
-                 results, &t.p, list);
-  if (s == CUDNN_STATUS_SUCCESS) s = search(handle, __func__, &t, workspace_bytes, requested, returned, list);
+  cudnnStatus_t s = find_ways(handle, __func__, ANY_NULL(x, dy, dw), &t, x_desc, dw_desc, conv, dy_desc,
+                              workspace_bytes, requested, returned, results, list);
   if (s != CUDNN_STATUS_SUCCESS) return s;
   GIVE_PERFS(cudnnConvolutionBwdFilterAlgo_t, results, list, *returned)
   return CUDNN_STATUS_SUCCESS;
