@@ -2,6 +2,8 @@
 #ifndef TL_BACKEND_BACKEND_H
 #define TL_BACKEND_BACKEND_H
 
+#include <stdarg.h>
+
 #include "backend/kernels.h"
 #include "tlua.h"
 
@@ -95,7 +97,7 @@ extern const tl_backend tl_cpu_backend;
 
 /* What a plug-in gets from the engine: it is opened with dlopen and links nothing of it. */
 typedef struct tl_plugin_host {
-  tl_status (*fail)(int code, const char *op, const char *file, int line, const char *text);
+  tl_status (*fail)(int code, const char *op, const char *file, int line, const char *format, va_list args);
   bool (*allocation_fails)(void);
   int64_t (*position)(int64_t i); /* a 0-based position as the user counts: for messages */
   const tl_backend *cpu;

@@ -10,12 +10,8 @@
 #include "core/error.h"
 #include "core/memory.h"
 
-static tl_status fail(int code, const char *op, const char *file, int line, const char *text) {
-  return tl_fail(code, op, file, line, "%s", text);
-}
-
 const tl_plugin_host *tl_plugin_host_table(void) {
-  static const tl_plugin_host host = {fail, tl_allocation_fails, tl_position, &tl_cpu_backend};
+  static const tl_plugin_host host = {tl_vfail, tl_allocation_fails, tl_position, &tl_cpu_backend};
   return &host;
 }
 

@@ -42,17 +42,22 @@ void tl_error_index_base(int base) { index_base = base == 1; }
 
 int64_t tl_position(int64_t i) { return i < 0 ? i : i + index_base; }
 
-tl_status tl_fail(int code, const char *op, const char *file, int line, const char *format, ...) {
+tl_status tl_vfail(int code, const char *op, const char *file, int line, const char *format, va_list args) {
   /* Formatted aside first: an argument may be the former message. */
   texts *t = my_texts();
   char text[sizeof t->message];
-  va_list args;
-  va_start(args, format);
   vsnprintf(text, sizeof text, format, args);
-  va_end(args);
   snprintf(t->message, sizeof t->message, "%s", text);
   last = (tl_error){code, op, t->message, file, line};
   return (tl_status)code;
+}
+
+tl_status tl_fail(int code, const char *op, const char *file, int line, const char *format, ...) {
+  va_list args;
+  va_start(args, format);
+  tl_status st = tl_vfail(code, op, file, line, format, args);
+  va_end(args);
+  return st;
 }
 
 void tl_interrupt(void) { tl_interrupt_flag = 1; }

@@ -2,6 +2,8 @@
 #ifndef TL_CORE_ERROR_H
 #define TL_CORE_ERROR_H
 
+#include <stdarg.h>
+
 #include "tlua.h"
 
 #ifdef __cplusplus
@@ -15,6 +17,8 @@ extern "C" {
 /* Records the failure and returns its code. `op` must be a string that lives for ever. */
 tl_status tl_fail(int code, const char *op, const char *file, int line, const char *format, ...)
     __attribute__((format(printf, 5, 6)));
+tl_status tl_vfail(int code, const char *op, const char *file, int line, const char *format, va_list args)
+    __attribute__((format(printf, 5, 0)));
 
 #define TL_FAIL(code, op, ...) tl_fail((code), (op), __FILE__, __LINE__, __VA_ARGS__)
 

@@ -23,12 +23,11 @@ static _Thread_local tl_cuda_context contexts[TL_CUDA_DEVICES]; /* stream = NULL
 static _Thread_local tl_cuda_context *here;
 
 tl_status tl_fail(int code, const char *op, const char *file, int line, const char *format, ...) {
-  char text[512];
   va_list args;
   va_start(args, format);
-  vsnprintf(text, sizeof text, format, args);
+  tl_status st = tl_cuda_host->fail(code, op, file, line, format, args);
   va_end(args);
-  return tl_cuda_host->fail(code, op, file, line, text);
+  return st;
 }
 
 tl_status tl_cuda_failed(cudaError_t error, const char *op, const char *file, int line) {

@@ -18,12 +18,11 @@ static int ranks, own_rank;
 static bool opened_here, left_well;
 
 tl_status tl_fail(int code, const char *op, const char *file, int line, const char *format, ...) {
-  char text[512];
   va_list args;
   va_start(args, format);
-  vsnprintf(text, sizeof text, format, args);
+  tl_status st = host->fail(code, op, file, line, format, args);
   va_end(args);
-  return host->fail(code, op, file, line, text);
+  return st;
 }
 
 static tl_status failed(int error, const char *op, int line) {
