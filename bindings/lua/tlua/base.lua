@@ -4,6 +4,7 @@
 -- hot functions have a fixed arity and no closures; positions are 1-based here, 0-based in C.
 local ffi = require "ffi"
 local header = require "tlua.cdef"
+local is_library = require("tlua.source").is_library
 
 if ffi.C.tl_abi() ~= ffi.C.TL_ABI then
   error("tlua: the library is ABI " .. ffi.C.tl_abi() .. ", its Lua side was made for ABI " .. ffi.C.TL_ABI)
@@ -34,14 +35,6 @@ base.boolean = ffi.new("bool[1]")
 base.integer = ffi.new("int[1]")
 
 -- ---- errors ----
-
-local development = os.getenv("TLUA_PATH")
-development = development and "@" .. development:gsub("/+$", "") .. "/tlua/"
-
--- Is this chunk part of the library (baked, or from TLUA_PATH)?
-local function is_library(source)
-  return source:sub(1, 6) == "@tlua/" or (development and source:sub(1, #development) == development) or false
-end
 
 -- The stack level of the user's line, as the caller of this function passes it to error(): the first Lua function that
 -- is not the library's. 0 when there is none (a tail call dropped it).

@@ -1,6 +1,6 @@
 -- protect.lua: running the user's code so that its errors come back as text.
-local frame = require "tlua.repl.frame"
 local native = require "tlua.native"
+local is_library = require("tlua.source").is_library
 
 local protect = {}
 
@@ -21,7 +21,7 @@ function protect.leave()
   jit.off() -- compiled code runs no hooks
   jit.flush()
   debug.sethook(function()
-    if not frame.is_library(debug.getinfo(2, "S").source) then protect.leave() end
+    if not is_library(debug.getinfo(2, "S").source) then protect.leave() end
   end, "", quits == 1 and PATIENCE or 1)
   error(protect.quit, 0)
 end

@@ -3,20 +3,9 @@
 -- A frame is remembered by its height above the bottom of its coroutine's stack: that does not change while the REPL
 -- runs on top of it.
 local native = require "tlua.native"
+local is_library = require("tlua.source").is_library
 
 local frame = {}
-
-local library = { ["@tlua/"] = true }
-local development = os.getenv "TLUA_PATH"
-if development then library["@" .. development:gsub("/+$", "") .. "/tlua/"] = true end
-
---- Is this chunk part of the library (baked, or from TLUA_PATH)?
-function frame.is_library(source)
-  for prefix in pairs(library) do
-    if source:sub(1, #prefix) == prefix then return true end
-  end
-  return false
-end
 
 -- debug.getinfo of a coroutine's level; without a coroutine: of the running one, as the caller of this function counts.
 local function info_at(thread, level, what)
@@ -51,7 +40,7 @@ local function add_frames(list, thread, first)
     if info and info.what == "C" and not list[1] then
       local inside = dead_inside(info.func)
       if inside then add_frames(list, inside, 0) end
-    elseif info and info.what ~= "C" and not frame.is_library(info.source) then
+    elseif info and info.what ~= "C" and not is_library(info.source) then
       list[#list + 1] = {
         height = total - level, thread = thread or own, func = info.func, source = info.short_src,
         file = info.source, line = info.currentline, what = info.what, name = info.name, defined = info.linedefined,
