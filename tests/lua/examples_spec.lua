@@ -2,13 +2,14 @@
 local tl = require "tlua"
 local examples = debug.getinfo(1, "S").source:match("^@(.*)tests/lua/[^/]*$") .. "examples/"
 
--- Runs a program with these arguments; returns the lines that it printed.
-local function run(name, ...)
+-- Runs a program with these arguments; returns the lines that it printed. A line that matches `last` ends it.
+local function run_until(last, name, ...)
   local lines = {}
   local function keep(...)
     local words = {}
     for i = 1, select("#", ...) do words[i] = tostring((select(i, ...))) end
     lines[#lines + 1] = table.concat(words, "\t")
+    if last and lines[#lines]:find(last) then error("stopped", 0) end
   end
   local path = examples .. name
   local environment = setmetatable({ print = keep, arg = { [0] = path, ... } }, { __index = _G })
@@ -17,9 +18,10 @@ local function run(name, ...)
   local ok, message = pcall(setfenv(assert(loadfile(path)), environment))
   io.stderr:close()
   rawset(io, "stderr", stderr)
-  assert(ok, message)
+  assert(ok or (last and message == "stopped"), message)
   return lines, table.concat(lines, "\n")
 end
+local function run(...) return run_until(nil, ...) end
 
 -- The numbers behind `word` in the printed lines.
 local function numbers_after(text, word)
@@ -136,5 +138,37 @@ describe("examples/fashion.lua #once", function()
     assert.equal("int64", state["features.1.num_batches_tracked"].dtype)
     package.path = examples .. "?.lua;" .. package.path
     require "fashion_net"():load_state_dict(state)
+  end)
+end)
+
+describe("examples/gpt.lua #once", function()
+  local folder, text = os.tmpname(), nil
+  local function train(last, ...)
+    return run_until(last, "gpt.lua", "--data", text, "--layers", "1", "--heads", "2", "--width", "16", "--context",
+      "8", "--batch", "4", "--steps", "20", "--eval", "10", "--dropout", "0.1", "--sample", "5", ...)
+  end
+
+  setup(function()
+    text = folder .. ".txt"
+    local file = assert(io.open(text, "w"))
+    file:write(("The quick brown fox jumps over the lazy dog.\n"):rep(20))
+    file:close()
+  end)
+  teardown(function()
+    for _, suffix in ipairs { "", ".txt", ".whole", ".part" } do os.remove(folder .. suffix) end
+  end)
+
+  it("learns, writes, and goes on from its checkpoint as if it had not stopped", function()
+    local whole, output = train(nil, "--out", folder .. ".whole")
+    local losses = numbers_after(output, "validation loss")
+    assert.equal(2, #losses)
+    assert.is_true(losses[2] < losses[1] and losses[1] < 3.5, output)
+    train("^step 20", "--out", folder .. ".part") -- before the checkpoint of step 20 is written
+    tl.dist.destroy()
+    local part = train(nil, "--out", folder .. ".part", "--resume")
+    assert.equal("going on with step 11", part[1])
+    assert.are.same({ unpack(whole, 3) }, { unpack(part, 3) }) -- the losses of step 20, the text
+    local a, b = tl.load(folder .. ".whole"), tl.load(folder .. ".part")
+    for name, value in pairs(a.model) do assert.is_true(value:eq(b.model[name]):all():item(), name) end
   end)
 end)

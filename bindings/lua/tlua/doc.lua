@@ -4,7 +4,7 @@ local doc = {}
 
 -- The areas that this program may have; those that are not built are passed over.
 local areas = {
-  "tensor", "pointwise", "autograd", "nn", "optim", "amp", "data", "prune", "dist", "cuda", "sweep", "repl",
+  "tensor", "pointwise", "autograd", "nn", "optim", "amp", "data", "prune", "dist", "cuda", "sweep", "repl", "models",
 }
 
 local texts

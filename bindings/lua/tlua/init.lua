@@ -21,6 +21,7 @@ local lazy = {
   data = { "tlua.data" },
   dist = { "tlua.dist" },
   sweep = { "tlua.sweep" },
+  models = { "tlua.models" },
   cuda = { "tlua.cuda" },
   autograd = { "tlua.autograd" },
   utils = { "tlua.utils" },

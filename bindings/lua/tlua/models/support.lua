@@ -1,0 +1,56 @@
+-- support.lua: what the models share: options, activations, attention over a cache.
+local base = require "tlua.base"
+local nn = require "tlua.nn"
+local F = require "tlua.nn.functional"
+local size = require("tlua.nn.support").size
+
+local fail = base.fail
+
+local support = {}
+
+-- ---- options ----
+
+--- `c[name]`, for every name, must be an integer of at least 1.
+function support.check_sizes(op, c, ...)
+  for i = 1, select("#", ...) do
+    local name = select(i, ...)
+    size(op, "option '" .. name .. "'", c[name])
+  end
+end
+
+--- `c[name]`, for every name, must be a probability below 1.
+function support.check_probabilities(op, c, ...)
+  for i = 1, select("#", ...) do
+    local p = c[select(i, ...)]
+    if not (p >= 0 and p < 1) then
+      fail(("%s: option '%s' must be at least 0 and below 1, got %g"):format(op, select(i, ...), p))
+    end
+  end
+end
+
+-- ---- layers ----
+
+--- A dropout layer; nothing at all when p is 0.
+function support.dropout(p) return p > 0 and nn.Dropout(p) or nn.Identity() end
+
+local function gelu_tanh(x) return F.gelu(x, { approximate = "tanh" }) end
+
+local activations = {
+  gelu_new = gelu_tanh, gelu_pytorch_tanh = gelu_tanh, gelu = F.gelu, relu = F.relu, silu = F.silu, swish = F.silu,
+  tanh = F.tanh,
+}
+
+--- The function that config.json calls `name`.
+function support.activation(op, key, name)
+  local f = type(name) == "string" and activations[name]
+  if not f then
+    fail(("%s: %s '%s' is not supported%s"):format(op, key, tostring(name),
+      base.suggestion(tostring(name), activations)))
+  end
+  return f
+end
+
+--- x W^T + b through gelu_new's formula, in one kernel where there is one.
+function support.is_gelu_tanh(name) return activations[name] == gelu_tanh end
+
+return support

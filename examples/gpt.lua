@@ -1,0 +1,221 @@
+-- gpt.lua: trains a GPT-2 on the characters of a text, writes in its style, and goes on where it was stopped.
+--
+--     tlua examples/gpt.lua --data input.txt                      one process
+--     tlua --ranks 2 examples/gpt.lua --data input.txt --zero     two, optimizer state divided between them
+--     tlua examples/gpt.lua --data input.txt --resume             goes on from the checkpoint
+local usage = [[
+usage: tlua examples/gpt.lua --data FILE [options]
+  --layers N --heads N --width N --context N    of the model (default 4, 4, 128, 64)
+  --batch N      sequences a step, of all ranks together (default 12)
+  --steps N      (default 2000)
+  --lr X         the largest learning rate; a tenth of it at the end (default 0.001)
+  --dropout P    (default 0)
+  --eval N       steps from one evaluation to the next (default 250)
+  --sample N     characters to write at the end (default 500)
+  --out FILE     the checkpoint (default gpt.safetensors)
+  --resume       go on from the checkpoint
+  --zero         with several ranks: divide the optimizer's state among them
+  --device NAME  cpu, cuda, cuda:1 ... (default cpu)
+  --dtype NAME   float32, bfloat16 or float16 (mixed precision; default float32)
+  --seed N       (default 1337)]]
+
+local tl = require "tlua"
+local nn, optim, amp, data, dist = tl.nn, tl.optim, tl.amp, tl.data, tl.dist
+
+-- ---- the command line ----
+
+local function refuse(message)
+  io.stderr:write("gpt.lua: ", message, "\n", usage, "\n")
+  os.exit(2)
+end
+
+local o = {
+  data = "", layers = 4, heads = 4, width = 128, context = 64, batch = 12, steps = 2000, lr = 1e-3, dropout = 0,
+  eval = 250, sample = 500, out = "gpt.safetensors", resume = false, zero = false, device = "cpu", dtype = "float32",
+  seed = 1337,
+}
+local i = 1
+while i <= #arg do
+  local name = arg[i]:match("^%-%-(%l+)$")
+  if name == "help" or arg[i] == "-h" then
+    print(usage)
+    os.exit(0)
+  end
+  if name == nil or o[name] == nil then refuse("there is no option " .. arg[i]) end
+  if type(o[name]) == "boolean" then
+    o[name], i = true, i + 1
+  else
+    local value = arg[i + 1]
+    if type(o[name]) == "number" then value = tonumber(value) end
+    if value == nil then refuse(arg[i] .. " needs a value") end
+    o[name], i = value, i + 2
+  end
+end
+if o.data == "" then refuse "needs --data FILE" end
+
+dist.init()
+local rank, ranks = dist.rank(), dist.world_size()
+local device = o.device == "cuda" and "cuda:" .. dist.local_rank() or o.device
+if o.batch % ranks ~= 0 then refuse(("a batch of %d cannot be divided among %d ranks"):format(o.batch, ranks)) end
+if o.zero and o.dtype == "float16" then refuse "--zero goes with float32 and bfloat16: nothing scales its gradients" end
+tl.manual_seed(o.seed)
+local function say(...)
+  if rank == 0 then print(...) end
+end
+
+-- ---- the text: every character is a token ----
+
+local bytes = data.text(o.data, { bytes = true }):long()
+local count = tl.zeros(256, { dtype = "int64" }):scatter_add(1, bytes, tl.ones_like(bytes))
+local characters, ids = {}, {} -- id + 1 -> character; byte + 1 -> id
+for b, n in ipairs(count:tolist()) do
+  ids[b] = #characters
+  if n > 0 then characters[#characters + 1] = string.char(b - 1) end
+end
+local text = tl.tensor(ids, { dtype = "int64" }):index_select(1, bytes):to(device)
+local split = math.floor(0.9 * #text)
+local train_text, val_text = text:narrow(1, 1, split), text:narrow(1, split + 1, #text - split)
+if #val_text <= o.context then refuse(("%s is too short for a context of %d"):format(o.data, o.context)) end
+
+-- Sequences that begin at `first` (B), and what follows each of their characters: two tensors (B, context).
+local steps_within = tl.arange(o.context, { dtype = "int64", device = device })
+local function sequences(from, first)
+  local places = (first:to(device):unsqueeze(2) + steps_within):reshape(-1)
+  return from:index_select(1, places):view(-1, o.context), from:index_select(1, places + 1):view(-1, o.context)
+end
+
+-- All ranks draw the same numbers, and each takes its part: the batch does not depend on how many they are.
+local draws = tl.Generator(o.seed)
+local function batch()
+  local first = tl.randint(0, #train_text - o.context, { o.batch }, { generator = draws, device = "cpu" })
+  local mine = o.batch / ranks
+  return sequences(train_text, first:narrow(1, rank * mine + 1, mine))
+end
+
+-- ---- model, optimizer, schedule ----
+
+local model = tl.models.gpt2 {
+  vocab_size = #characters, n_positions = o.context, n_embd = o.width, n_layer = o.layers, n_head = o.heads,
+  resid_pdrop = o.dropout, embd_pdrop = o.dropout, attn_pdrop = o.dropout, bias = false,
+}
+model:to(device)
+tl.manual_seed(o.seed + rank) -- dropout differs from rank to rank
+
+-- Matrices decay, gains do not.
+local matrices, others = {}, {}
+for _, p in ipairs(model:parameters()) do
+  local list = p:dim() >= 2 and matrices or others
+  list[#list + 1] = p
+end
+local groups = { { params = matrices, weight_decay = 0.1 }, { params = others, weight_decay = 0 } }
+local adamw = { lr = o.lr, betas = { 0.9, 0.99 } }
+local optimizer = o.zero and optim.ZeroRedundancy(optim.AdamW, groups, adamw) or optim.AdamW(groups, adamw)
+
+-- 100 steps of warm-up, then half a cosine from lr to a tenth of it.
+local WARMUP = 100
+local function rate_at(step) -- from 0, relative to lr
+  if step < WARMUP then return (step + 1) / (WARMUP + 1) end
+  local part = math.min(1, (step - WARMUP) / math.max(1, o.steps - WARMUP))
+  return 0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * part))
+end
+local function set_rate(step)
+  for _, group in ipairs(optimizer.param_groups) do group.lr = o.lr * rate_at(step) end
+end
+
+local autocast = { device = o.device, dtype = o.dtype ~= "float32" and o.dtype or nil, enabled = o.dtype ~= "float32" }
+local scaler = amp.GradScaler { enabled = o.dtype == "float16" }
+-- DistributedDataParallel calls a module's forward: this one's is the loss.
+local Loss = nn.Module:extend("Loss")
+function Loss:init(m) self.model = m end
+function Loss:forward(x, y) return self.model:loss(x, y) end
+local loss_of = Loss(model)
+if ranks > 1 then loss_of = nn.parallel.DistributedDataParallel(loss_of) end
+
+-- ---- evaluation, samples, checkpoints ----
+
+-- The mean loss over the whole validation text, in sequences of `context` characters; each rank takes its part.
+local function evaluate()
+  model:eval()
+  local n = math.floor((#val_text - 1) / o.context)
+  local starts, per = tl.arange(n, { dtype = "int64" }) * o.context, 64
+  local sum = tl.zeros(1)
+  for k = rank, math.ceil(n / per) - 1, ranks do
+    local size = math.min(per, n - k * per)
+    local x, y = sequences(val_text, starts:narrow(1, k * per + 1, size))
+    sum = sum + tl.no_grad(amp.autocast, autocast, model.loss, model, x, y):item() * size
+  end
+  model:train()
+  return dist.all_reduce(sum, "sum"):item() / n
+end
+
+-- Writes on after a line break: the model sees the last `context` characters, and each of its characters is drawn.
+local function sample(length)
+  model:eval()
+  local written = { ids[11] or 0 } -- "\n"
+  for _ = 1, length do
+    local seen = tl.tensor({ { unpack(written, math.max(1, #written - o.context + 1)) } },
+      { dtype = "int64", device = device })
+    local logits = tl.no_grad(model, seen):select(2, -1)
+    written[#written + 1] = logits:softmax(-1):multinomial(1):item()
+  end
+  model:train()
+  for k, id in ipairs(written) do written[k] = characters[id + 1] end
+  return table.concat(written)
+end
+
+local function save(step)
+  local saved = { -- of all ranks together: every rank has to ask
+    step = step, model = model:state_dict(), optimizer = optimizer:state_dict(), scaler = scaler:state_dict(),
+    draws = draws:get_state(), random = tl.get_rng_state(),
+  }
+  if rank == 0 then tl.save(o.out, saved) end
+  dist.barrier()
+end
+
+local first = 1
+if o.resume then
+  local saved = tl.load(o.out)
+  model:load_state_dict(saved.model)
+  optimizer:load_state_dict(saved.optimizer)
+  scaler:load_state_dict(saved.scaler)
+  draws:set_state(saved.draws)
+  if ranks == 1 then tl.set_rng_state(saved.random) end
+  first = saved.step + 1
+  say(("going on with step %d"):format(first))
+end
+
+-- ---- training ----
+
+local function step(n)
+  set_rate(n - 1)
+  optimizer:zero_grad()
+  local x, y = batch()
+  local loss = amp.autocast(autocast, loss_of, x, y)
+  scaler:scale(loss):backward()
+  if o.dtype == "float16" then scaler:unscale_(optimizer) end
+  nn.utils.clip_grad_norm_(model:parameters(), 1)
+  if o.zero then optimizer:step() else scaler:step(optimizer) end
+  scaler:update()
+  return loss:item()
+end
+
+io.stdout:setvbuf "line"
+local parameters = 0
+for _, p in ipairs(model:parameters()) do parameters = parameters + p:numel() end
+say(("%d characters, %d different; %d parameters"):format(#text, #characters, parameters))
+local bar = tl.progress(o.steps - first + 1, {
+  desc = "training", unit = "characters", unit_scale = o.batch * o.context,
+  file = rank > 0 and assert(io.open("/dev/null", "w")) or nil, -- one bar for all ranks
+})
+for k in bar do
+  local n = first + k - 1
+  local loss = step(n)
+  bar:set { loss = loss }
+  if n % o.eval == 0 or n == o.steps then
+    local mean = dist.all_reduce(tl.tensor({ loss }), "mean"):item()
+    say(("step %d  training loss %.4f  validation loss %.4f"):format(n, mean, evaluate()))
+    save(n)
+  end
+end
+if o.sample > 0 and rank == 0 then print(sample(o.sample)) end
+dist.destroy()
