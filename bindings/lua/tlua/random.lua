@@ -137,3 +137,6 @@ function methods.dropout(x, p, options)
   return wrap(out[0])
 end
 tl.dropout = methods.dropout
+
+-- For either kind of generator: nil is the default one.
+return { get_state = Generator.get_state, set_state = Generator.set_state }

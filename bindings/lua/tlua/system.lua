@@ -9,6 +9,13 @@ int tlua_system_setenv(const char *name, const char *value, int overwrite) __asm
 int tlua_system_getpid(void) __asm__("getpid");
 int tlua_system_ioctl(int file, unsigned long request, ...) __asm__("ioctl");
 int tlua_system_mkdir(const char *path, unsigned mode) __asm__("mkdir");
+int tlua_system_kill(int pid, int signal) __asm__("kill");
+typedef struct {
+  uint64_t inode; int64_t offset; unsigned short length; unsigned char type; char name[256];
+} tlua_dirent;
+void *tlua_system_opendir(const char *name) __asm__("opendir");
+tlua_dirent *tlua_system_readdir(void *directory) __asm__("readdir");
+int tlua_system_closedir(void *directory) __asm__("closedir");
 ]]
 
 local C = ffi.C
@@ -50,5 +57,31 @@ end
 
 --- Makes a folder that only its owner enters. What fails shows when it is used.
 function system.make_folder(path) C.tlua_system_mkdir(path, 448) end -- 0700
+
+--- Makes a folder, and those above it, with the usual rights. What fails shows when it is used.
+function system.make_folders(path)
+  for above in path:gmatch("()/") do
+    if above > 1 then C.tlua_system_mkdir(path:sub(1, above - 1), 511) end -- 0777, less the umask
+  end
+  C.tlua_system_mkdir(path, 511)
+end
+
+--- A folder's entries, name -> its type (readdir's d_type), without "." and ".."; nil if it cannot be read.
+function system.entries(path)
+  local directory = C.tlua_system_opendir(path)
+  if directory == nil then return nil end
+  local list = {}
+  while true do
+    local entry = C.tlua_system_readdir(directory)
+    if entry == nil then break end
+    local name = ffi.string(entry.name)
+    if name ~= "." and name ~= ".." then list[name] = entry.type end
+  end
+  C.tlua_system_closedir(directory)
+  return list
+end
+
+--- Does a process of this number run here?
+function system.is_running(pid) return C.tlua_system_kill(pid, 0) == 0 or ffi.errno() == 1 end -- EPERM
 
 return system

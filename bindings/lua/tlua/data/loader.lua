@@ -1,17 +1,34 @@
 -- loader.lua: DataLoader, which gives out a dataset in batches. `for x, y in loader do` is one epoch: the loader itself
 -- is the iterator, and a call without a control value starts an epoch.
+--
+-- A position in the middle of an epoch is the random numbers that the order was drawn with and the number of batches
+-- given out: what was gathered ahead is gathered again.
 local base = require "tlua.base"
 local datasets = require "tlua.data.datasets"
 local samplers = require "tlua.data.samplers"
+local random = require "tlua.random"
 local ffi, C, check, fail, wrap = base.ffi, base.C, base.check, base.fail, base.wrap
 local rawequal = rawequal
 
 local handle_out, more = ffi.new("tl_loader *[1]"), ffi.new("bool[1]")
 
-local DataLoader = {}
+-- per_rank: its state is every rank's own (tl.train.save_checkpoint).
+local DataLoader = { per_rank = true }
 DataLoader.__index = DataLoader
 
 -- ---- the order of an epoch ----
+
+-- f(...) with the random numbers of `state` from the generator g (nil: the default one), which then goes on as before.
+local function replay(g, state, f, ...)
+  local now = random.get_state(g)
+  random.set_state(g, state)
+  local function restore(ok, ...)
+    random.set_state(g, now)
+    if not ok then error((...), 0) end
+    return ...
+  end
+  return restore(pcall(f, ...))
+end
 
 -- As an int64 tensor of ids. Ids that do not exist are found when batches are made of them.
 local function order_of(loader)
@@ -20,13 +37,18 @@ local function order_of(loader)
   return datasets.read_ids(order, loader.dataset:size(), "DataLoader")
 end
 
+-- What is left of the epoch: after `given` batches.
+local function rest_of(loader, order)
+  local done = math.min(loader.given * loader.batch_size, #order)
+  return done == 0 and order or order:narrow(1, done + 1, #order - done)
+end
+
 -- ---- batches gathered in C: samples are rows of tensors ----
 
 local Gathered = {}
 Gathered.__index = Gathered
 
-local function gathered(loader, tensors, ids)
-  local order = order_of(loader)
+local function gathered(loader, order, tensors, ids)
   if ids then order = ids:index_select(1, order) end
   local list, n = base.tensors(tensors, "DataLoader")
   check(C.tl_loader_new(n, list, order, loader.batch_size, loader.drop_last, loader.num_workers, loader.prefetch,
@@ -69,8 +91,8 @@ end
 local Collated = {}
 Collated.__index = Collated
 
-local function collated(loader)
-  local order = order_of(loader):contiguous()
+local function collated(loader, order)
+  order = order:contiguous()
   return setmetatable({ loader = loader, order = order, ids = order:data_ptr(), n = #order, at = 0 }, Collated)
 end
 
@@ -136,7 +158,11 @@ end
 
 local function fetch(self)
   local function pack(...) return { n = select("#", ...), ... } end
-  local batch = pack(self.epoch:next())
+  self.fetched_with = self.replayed or random.get_state()
+  local batch
+  if self.replayed then batch = pack(replay(nil, self.replayed, self.epoch.next, self.epoch))
+  else batch = pack(self.epoch:next()) end
+  self.replayed = nil
   if batch[1] == nil then return nil end
   base.tl.cuda.stream(self.stream, move_all, self, batch)
   return batch
@@ -161,29 +187,45 @@ function Moved:close()
   self.epoch:close()
 end
 
--- The epoch as the loader's options want it.
-local function placed(loader, epoch)
+-- The epoch as the loader's options want it. fetched_with: the random numbers of its first batch, where they are known.
+local function placed(loader, epoch, fetched_with)
   if loader.pin_memory then epoch = setmetatable({ epoch = epoch }, Pinned) end
   if not loader.device then return epoch end
   local stream = base.tl.cuda.Stream { device = loader.device }
-  return setmetatable({ epoch = epoch, device = loader.device, stream = stream }, Moved)
+  return setmetatable({ epoch = epoch, device = loader.device, stream = stream, replayed = fetched_with }, Moved)
 end
 
 -- ---- the loader ----
 
+-- A new epoch, or the rest of the one that load_state_dict() told of.
+local function begin(self)
+  local saved, g = self.saved, self.generator
+  self:close()
+  local order
+  if saved then
+    self.drawn_with, self.given = saved.drawn_with, saved.batch
+    order = replay(g, saved.drawn_with, order_of, self)
+  else
+    self.drawn_with, self.given, self.epochs = random.get_state(g), 0, self.epochs + 1
+    order = order_of(self)
+  end
+  local tensors, ids
+  if self.gather and self.dataset.rows then tensors, ids = self.dataset:rows() end
+  order = rest_of(self, order)
+  self.epoch = placed(self, tensors and gathered(self, order, tensors, ids) or collated(self, order),
+    saved and saved.fetched_with)
+end
+
 -- The next batch; at the end the epoch is closed.
 local function keep(self, first, ...)
   self.last = first
-  if first == nil then self:close() end
+  if first == nil then self:close() else self.given = self.given + 1 end
   return first, ...
 end
 
 function DataLoader:__call(_, control)
   if control == nil then
-    self:close()
-    local tensors, ids
-    if self.gather and self.dataset.rows then tensors, ids = self.dataset:rows() end
-    self.epoch = placed(self, tensors and gathered(self, tensors, ids) or collated(self))
+    begin(self)
   elseif not self.epoch or not rawequal(control, self.last) then
     fail("DataLoader: another `for` over the same loader has begun meanwhile; make a loader for each")
   end
@@ -195,13 +237,49 @@ end
 --- collector do so, too.
 function DataLoader:close()
   if self.epoch then self.epoch:close() end
-  self.epoch, self.last = nil, nil
+  self.epoch, self.last, self.saved, self.given = nil, nil, nil, 0
 end
 
 --- The number of batches of an epoch.
 function DataLoader:size()
   local n = self.sampler:size()
   return self.drop_last and math.floor(n / self.batch_size) or math.ceil(n / self.batch_size)
+end
+
+-- ---- where it stands ----
+
+--- The position, for a checkpoint: {epoch = epochs begun, batch = batches given out in it, ...}. Numbers only: the
+--- order is drawn again.
+function DataLoader:state_dict()
+  if self.saved then return self.saved end
+  local sampler = self.sampler
+  local state = { epoch = self.epochs, batch = self.given, samples = sampler:size(), batch_size = self.batch_size }
+  if self.epoch then state.drawn_with, state.fetched_with = self.drawn_with, self.epoch.fetched_with end
+  if self.generator then state.generator = self.generator:get_state() end
+  if sampler.state_dict then state.sampler = sampler:state_dict() end
+  return state
+end
+
+--- Takes over a state_dict(): the next `for` gives the rest of that epoch. The default generator is the caller's: its
+--- state must be restored, too (tl.set_rng_state), if the later epochs are to be the same.
+function DataLoader:load_state_dict(state)
+  if type(state) ~= "table" or type(state.epoch) ~= "number" or type(state.batch) ~= "number" then
+    fail("DataLoader: load_state_dict takes what state_dict() gave")
+  end
+  for name, here in pairs { samples = self.sampler:size(), batch_size = self.batch_size } do
+    if state[name] ~= here then
+      fail(("DataLoader: the state has %s=%s, this loader %d"):format(name, tostring(state[name]), here))
+    end
+  end
+  local sampler = self.sampler
+  if (self.generator == nil) ~= (state.generator == nil) then
+    fail("DataLoader: a generator of its own is in " .. (state.generator and "the state" or "this loader") .. " only")
+  end
+  self:close()
+  if self.generator then self.generator:set_state(state.generator) end
+  if sampler.load_state_dict then sampler:load_state_dict(state.sampler) end
+  self.epochs, self.given = state.epoch, state.batch
+  if state.drawn_with then self.saved = state end
 end
 
 local function choose_sampler(dataset, o)
@@ -239,12 +317,15 @@ local function new(dataset, options)
     fail("DataLoader: collate must be a function, got " .. base.kind(o.collate))
   end
   local device = o.device ~= nil and base.device(o.device, "DataLoader") or 0
+  local sampler = choose_sampler(dataset, o)
   local loader = {
     dataset = dataset, batch_size = o.batch_size, drop_last = o.drop_last and true or false,
-    num_workers = o.num_workers, prefetch = o.prefetch, sampler = choose_sampler(dataset, o),
-    gather = o.collate == nil, collate = o.collate or require("tlua.data.collate").default_collate,
+    num_workers = o.num_workers, prefetch = o.prefetch, sampler = sampler,
+    gather = o.collate == nil,
+    collate = o.collate or require("tlua.data.collate").default_collate,
     pin_memory = device ~= 0 or (o.pin_memory and base.tl.device_count("cuda") > 0),
-    device = device ~= 0 and base.device_name(device) or nil,
+    device = device ~= 0 and base.device_name(device) or nil, epochs = 0, given = 0,
+    generator = base.is_generator(sampler.generator) and sampler.generator or nil,
   }
   return setmetatable(loader, DataLoader)
 end

@@ -135,6 +135,16 @@ function Distributed:set_epoch(epoch)
   self.epoch = epoch
 end
 
+--- What decides the order, for a checkpoint.
+function Distributed:state_dict() return { seed = self.seed, epoch = self.epoch } end
+
+function Distributed:load_state_dict(state)
+  if type(state) ~= "table" or type(state.seed) ~= "number" or type(state.epoch) ~= "number" then
+    fail("DistributedSampler: load_state_dict takes what state_dict() gave")
+  end
+  self.seed, self.epoch = state.seed, state.epoch
+end
+
 function Distributed:padding()
   local own = math.max(0, math.ceil((self.n - self.rank) / self.replicas)) -- samples of this rank before padding
   return math.max(0, self.each - own)

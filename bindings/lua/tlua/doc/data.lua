@@ -25,7 +25,10 @@ tensors are gathered by num_workers threads, prefetch batches ahead each. Datase
 thread whatever num_workers is, and their samples joined by collate(samples), samples[i] = {values of get}; by default
 tensors are stacked, numbers become a tensor of the default dtype, booleans a bool tensor, strings a list, tables are
 joined key by key. pin_memory: batches lie in pinned memory (no effect without a GPU). device="cuda":
-they are on the GPU, copied one batch ahead on a stream of their own. Tensors must not be written during an epoch.]],
+they are on the GPU, copied one batch ahead on a stream of their own. Tensors must not be written during an epoch.
+loader:state_dict() is the position, also in the middle of an epoch, and loader:load_state_dict(that) lets the next `for`
+give the rest of that epoch, in the same order: it is drawn again with the random numbers of then. A sampler written in
+Lua draws from tl's default generator or from its field generator, or has state_dict() and load_state_dict() itself.]],
   ["tl.data.SequentialSampler"] = [[
 SequentialSampler(dataset or n): samples in order. A sampler is a table with size() and order(): an int64 tensor of ids
 (from 0), or a table of positions (from 1), once an epoch.]],

@@ -1,8 +1,7 @@
 -- complete.lua: what the tab key offers: names, fields, methods, option keys, file names.
 local base = require "tlua.base"
 local doc = require "tlua.doc"
-
-local ffi = base.ffi
+local system = require "tlua.system"
 
 local complete = {}
 
@@ -180,41 +179,20 @@ end
 
 -- ---- files ----
 
-ffi.cdef [[
-typedef struct { uint64_t d_ino; int64_t d_off; unsigned short d_reclen; unsigned char d_type; char d_name[256]; } tlua_dirent;
-void *tlua_opendir(const char *name) __asm__("opendir");
-tlua_dirent *tlua_readdir(void *directory) __asm__("readdir");
-int tlua_closedir(void *directory) __asm__("closedir");
-]]
-
 local DIRECTORY, LINK, UNKNOWN = 4, 10, 0 -- d_type
-
-local function is_folder(path)
-  local directory = ffi.C.tlua_opendir(path)
-  if directory == nil then return false end
-  ffi.C.tlua_closedir(directory)
-  return true
-end
 
 local function files(prefix)
   local folder, start = prefix:match("^(.*/)([^/]*)$")
   folder, start = folder or "", start or prefix
   local list = {}
   local open = folder == "" and "./" or folder:gsub("^~", os.getenv("HOME") or "~")
-  local directory = ffi.C.tlua_opendir(open)
-  if directory == nil then return list, start end
-  while true do
-    local entry = ffi.C.tlua_readdir(directory)
-    if entry == nil then break end
-    local name = ffi.string(entry.d_name)
+  for name, kind in pairs(system.entries(open) or {}) do
     local hidden = name:sub(1, 1) == "." and start:sub(1, 1) ~= "."
-    if name:sub(1, #start) == start and not hidden and name ~= "." and name ~= ".." then
-      local kind = entry.d_type
-      local into = kind == DIRECTORY or (kind == LINK or kind == UNKNOWN) and is_folder(open .. name)
+    if name:sub(1, #start) == start and not hidden then
+      local into = kind == DIRECTORY or (kind == LINK or kind == UNKNOWN) and system.entries(open .. name)
       list[#list + 1] = name .. (into and "/" or "")
     end
   end
-  ffi.C.tlua_closedir(directory)
   table.sort(list)
   return list, start
 end
