@@ -1,4 +1,4 @@
--- compose.lua: attention and the loss of large vocabularies, made of smaller operations.
+-- compose.lua: attention, rotary positions and the loss of large vocabularies, made of smaller operations.
 local base = require "tlua.base"
 local F = require "tlua.nn.functional"
 
@@ -31,6 +31,13 @@ end
 function compose.linear_cross_entropy(x, weight, target, o)
   local logits = F.linear(x, weight)
   return F.cross_entropy(logits:reshape(-1, weight:size(1)), target:reshape(-1), o)
+end
+
+-- cos and sin (T, D/2) turn the pairs (x[i], x[i + D/2]) of x (.., T, D).
+function compose.rope(x, cos, sin)
+  local a, b = unpack(x:chunk(2, -1))
+  cos, sin = cos:to(x.dtype), sin:to(x.dtype)
+  return tl.cat({ a * cos - b * sin, b * cos + a * sin }, -1)
 end
 
 return compose

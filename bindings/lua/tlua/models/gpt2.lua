@@ -4,7 +4,8 @@ local base = require "tlua.base"
 local nn = require "tlua.nn"
 local F = require "tlua.nn.functional"
 local support = require "tlua.models.support"
-local compose = require "tlua.models.compose"
+local attention = require "tlua.models.attention"
+local Causal = require "tlua.models.causal"
 
 local tl, fail = base.tl, base.fail
 local Module = nn.Module
@@ -15,6 +16,7 @@ local defaults = {
   vocab_size = 50257, n_positions = 1024, n_embd = 768, n_layer = 12, n_head = 12, n_inner = base.optional,
   activation_function = "gelu_new", resid_pdrop = 0.1, embd_pdrop = 0.1, attn_pdrop = 0.1,
   layer_norm_epsilon = 1e-5, initializer_range = 0.02, tie_word_embeddings = true, bias = true,
+  bos_token_id = base.optional, eos_token_id = base.optional, pad_token_id = base.optional,
 }
 
 local function read(options)
@@ -32,19 +34,19 @@ end
 
 local Attention = Module:extend("GPT2Attention")
 
-function Attention:init(c)
+function Attention:init(c, layer)
   self.c_attn = nn.Linear(c.n_embd, 3 * c.n_embd, { bias = c.bias })
   self.c_proj = nn.Linear(c.n_embd, c.n_embd, { bias = c.bias })
   self.resid_dropout = support.dropout(c.resid_pdrop)
-  self.n_head, self.attn_pdrop = c.n_head, c.attn_pdrop
+  self.layer, self.n_head, self.attn_pdrop = layer, c.n_head, c.attn_pdrop
 end
 
 -- x (B, T, C); the heads' queries, keys and values (B, H, T, D) are views of one product.
-function Attention:forward(x)
+function Attention:forward(x, cache)
   local B, T, C, H = x:size(1), x:size(2), x:size(3), self.n_head
   local parts = self.c_attn(x):view(B, T, 3, H, C / H):permute(3, 1, 4, 2, 5)
-  local y = compose.scaled_dot_product_attention(parts:select(1, 1), parts:select(1, 2), parts:select(1, 3),
-    { is_causal = true, dropout_p = self.training and self.attn_pdrop or 0 })
+  local y = attention(parts:select(1, 1), parts:select(1, 2), parts:select(1, 3), cache, self.layer,
+    self.training and self.attn_pdrop or 0)
   return self.resid_dropout(self.c_proj(y:transpose(2, 3):reshape(B, T, C)))
 end
 
@@ -66,16 +68,16 @@ end
 
 local Block = Module:extend("GPT2Block")
 
-function Block:init(c)
+function Block:init(c, layer)
   local norm = { eps = c.layer_norm_epsilon, bias = c.bias }
   self.ln_1 = nn.LayerNorm(c.n_embd, norm)
-  self.attn = Attention(c)
+  self.attn = Attention(c, layer)
   self.ln_2 = nn.LayerNorm(c.n_embd, norm)
   self.mlp = MLP(c)
 end
 
-function Block:forward(x)
-  x = x + self.attn(self.ln_1(x))
+function Block:forward(x, cache)
+  x = x + self.attn(self.ln_1(x), cache)
   return x + self.mlp(self.ln_2(x))
 end
 
@@ -88,21 +90,20 @@ function Transformer:init(c)
   self.wpe = nn.Embedding(c.n_positions, c.n_embd)
   self.drop = support.dropout(c.embd_pdrop)
   self.h = nn.ModuleList()
-  for _ = 1, c.n_layer do self.h:add(Block(c)) end
+  for i = 1, c.n_layer do self.h:add(Block(c, i)) end
   self.ln_f = nn.LayerNorm(c.n_embd, { eps = c.layer_norm_epsilon, bias = c.bias })
-  self.n_positions = c.n_positions
 end
 
-function Transformer:forward(ids)
-  local T = ids:size(2)
-  if T > self.n_positions then fail(("%s: %d tokens, n_positions is %d"):format(NAME, T, self.n_positions)) end
-  local positions = self.wpe.weight:narrow(1, 1, T)
-  local x = self.drop(self.wte(ids) + positions)
-  for i = 1, #self.h do x = self.h[i](x) end
+function Transformer:forward(ids, cache)
+  local T, past = ids:size(2), cache and cache.length or 0
+  local x = self.drop(self.wte(ids) + self.wpe.weight:narrow(1, past + 1, T))
+  for i = 1, #self.h do x = self.h[i](x, cache) end
+  if cache then cache:advance(T) end
   return self.ln_f(x)
 end
 
-local GPT2 = Module:extend("GPT2")
+local GPT2 = Causal:extend("GPT2")
+GPT2.model_type, GPT2.architecture, GPT2.defaults = "gpt2", "GPT2LMHeadModel", defaults
 
 --- tl.models.gpt2{n_layer=12, n_head=12, n_embd=768, ...}: model(ids) takes ids (B, T) and gives logits (B, T, V).
 function GPT2:init(options)
@@ -128,15 +129,35 @@ function GPT2:initialise()
   end
 end
 
--- The matrix (V, C) that turns a state into logits.
-local function output_weight(self) return (self.lm_head or self.transformer.wte).weight end
+function GPT2:states(ids, cache) return self.transformer(ids, cache) end
+function GPT2:output_weight() return (self.lm_head or self.transformer.wte).weight end
+function GPT2:layers() return self.config.n_layer end
 
-function GPT2:forward(ids) return F.linear(self.transformer(ids), output_weight(self)) end
+-- ---- Hugging Face's files ----
 
---- model:loss(ids, targets, {ignore_index=-100}): the mean cross entropy of the next tokens; ids and targets (B, T).
---- The logits of all positions are never in memory at once.
-function GPT2:loss(ids, targets, options)
-  return compose.linear_cross_entropy(self.transformer(ids), output_weight(self), targets, options)
+GPT2.unsupported = {
+  scale_attn_weights = true, scale_attn_by_inverse_layer_idx = false, add_cross_attention = false,
+  quantization_config = false,
+}
+
+--- The prefix may be absent; old files have the causal mask among their tensors.
+function GPT2.rename(name)
+  if name:find "%.attn%.bias$" or name:find "%.attn%.masked_bias$" then return nil end
+  if name:find "^lm_head%." or name:find "^transformer%." then return name end
+  return "transformer." .. name
+end
+
+--- Their layers keep weights as (in, out).
+function GPT2.transposed(name) return name:find "%.c_%l+%.weight$" ~= nil end
+
+--- Their layers all have biases.
+function GPT2.to_config(model, config, dict)
+  config.bias = nil
+  for name, m in model:named_modules() do
+    if (m:is_a(nn.Linear) or m:is_a(nn.LayerNorm)) and not m.bias and name ~= "lm_head" then
+      dict[name .. ".bias"] = tl.zeros(m.weight:size(1))
+    end
+  end
 end
 
 return GPT2

@@ -1,4 +1,9 @@
 -- models: language models under Hugging Face's names: tensors as in their safetensors files, options as in config.json.
 local base = require "tlua.base"
 
-return base.namespace({}, "tl.models", { gpt2 = "tlua.models.gpt2" })
+local models = {}
+
+--- tl.models.load(path, {device=, dtype="float32"}): see pretrained.lua.
+function models.load(path, options) return require("tlua.models.pretrained").load(path, options) end
+
+return base.namespace(models, "tl.models", { gpt2 = "tlua.models.gpt2", llama = "tlua.models.llama" })

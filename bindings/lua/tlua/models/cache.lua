@@ -1,0 +1,45 @@
+-- cache.lua: the keys and values of the tokens that a model has seen, so that the next token costs one row.
+local base = require "tlua.base"
+
+local tl, fail = base.tl, base.fail
+
+local Cache = {}
+Cache.__index = Cache
+
+local CHUNK = 256 -- tokens by which room grows at least
+
+--- A cache for a model of so many layers that takes `limit` tokens at most. length: the tokens in it.
+local function new(layers, limit)
+  local self = { length = 0, limit = limit, keys = {}, values = {} }
+  for i = 1, layers do self.keys[i], self.values[i] = false, false end
+  return setmetatable(self, Cache)
+end
+
+-- `store` (B, H, room, D), or a larger one with the same first `length` tokens; made for tensors like x.
+local function with_room(self, store, x, needed)
+  if store and store:size(3) >= needed then return store end
+  local room = math.min(self.limit, math.max(needed, store and 2 * store:size(3) or 0, CHUNK))
+  local larger = tl.empty({ x:size(1), x:size(2), room, x:size(4) }, { dtype = x.dtype, device = x.device })
+  if store and self.length > 0 then
+    larger:narrow(3, 1, self.length):copy_(store:narrow(3, 1, self.length))
+  end
+  return larger
+end
+
+local function append(self, list, layer, x)
+  local needed = self.length + x:size(3)
+  list[layer] = with_room(self, list[layer], x, needed)
+  list[layer]:narrow(3, self.length + 1, x:size(3)):copy_(x)
+  return list[layer]:narrow(3, 1, needed)
+end
+
+--- Adds a layer's keys and values (B, H, T, D) of the next T tokens; returns those of all tokens, views.
+function Cache:append(layer, k, v)
+  if tl.is_grad_enabled() and k.requires_grad then fail "a cache keeps no graph: call the model inside tl.no_grad" end
+  return append(self, self.keys, layer, k), append(self, self.values, layer, v)
+end
+
+--- All layers have seen n more tokens.
+function Cache:advance(n) self.length = self.length + n end
+
+return new

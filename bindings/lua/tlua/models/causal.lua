@@ -1,0 +1,47 @@
+-- causal.lua: what all causal language models have: logits, loss, caches, generation, saving. A model has a table
+-- `config`, a method states(ids, cache) that gives (B, T, C), and output_weight(): the (V, C) that turns a state into
+-- logits.
+local base = require "tlua.base"
+local nn = require "tlua.nn"
+local F = require "tlua.nn.functional"
+local compose = require "tlua.models.compose"
+local generation = require "tlua.models.generate"
+local new_cache = require "tlua.models.cache"
+
+local fail = base.fail
+
+local Causal = nn.Module:extend("CausalLM")
+
+--- The most tokens that the model can look at.
+function Causal:limit() return self.config.n_positions or self.config.max_position_embeddings end
+
+-- ids must be (B, T), and fit behind the tokens of the cache.
+function Causal:check_ids(ids, cache)
+  base.check_tensor(ids, self._name, 1)
+  if ids:dim() ~= 2 then fail(("%s: ids must be (B, T), got %d dims"):format(self._name, ids:dim())) end
+  local T = ids:size(2) + (cache and cache.length or 0)
+  if T > self:limit() then fail(("%s: %d tokens, the model takes %d at most"):format(self._name, T, self:limit())) end
+end
+
+--- model(ids, cache): ids (B, T) -> logits (B, T, V). With a cache (model:cache()) the ids continue what it holds.
+function Causal:forward(ids, cache)
+  self:check_ids(ids, cache)
+  return F.linear(self:states(ids, cache), self:output_weight())
+end
+
+--- model:loss(ids, targets, {ignore_index=-100, label_smoothing=0, reduction="mean"}): the cross entropy of targets
+--- (B, T) with the logits of ids (B, T), which are never all in memory at once.
+function Causal:loss(ids, targets, options)
+  self:check_ids(ids)
+  return compose.linear_cross_entropy(self:states(ids), self:output_weight(), targets, options)
+end
+
+--- model:cache(): an empty cache for model(ids, cache).
+function Causal:cache() return new_cache(self:layers(), self:limit()) end
+
+--- model:save_pretrained(folder): writes config.json and model.safetensors, as transformers reads them.
+function Causal:save_pretrained(folder) require("tlua.models.pretrained").save(self, folder) end
+
+Causal.generate, Causal.stream = generation.generate, generation.stream
+
+return Causal
