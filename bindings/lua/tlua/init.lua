@@ -22,6 +22,7 @@ local lazy = {
   dist = { "tlua.dist" },
   sweep = { "tlua.sweep" },
   models = { "tlua.models" },
+  lora = { "tlua.lora" },
   train = { "tlua.train" },
   cuda = { "tlua.cuda" },
   autograd = { "tlua.autograd" },

@@ -18,8 +18,8 @@ models.llama{vocab_size=32000, hidden_size=4096, intermediate_size=11008, num_hi
 num_key_value_heads=num_attention_heads, head_dim=hidden_size/num_attention_heads, hidden_act="silu",
 max_position_embeddings=2048, initializer_range=0.02, rms_norm_eps=1e-6, rope_theta=10000, rope_scaling=,
 attention_bias=false, attention_dropout=0, mlp_bias=false, tie_word_embeddings=false}: Llama (Touvron et al. 2023), as
-models.gpt2. rope_scaling: {rope_type="linear", factor=} or {rope_type="llama3", factor=, low_freq_factor=,
-high_freq_factor=, original_max_position_embeddings=}.]],
+models.gpt2. rope_scaling: {rope_type="linear", factor=} or {rope_type="llama3", factor=,
+low_freq_factor=, high_freq_factor=, original_max_position_embeddings=}.]],
   ["tl.models.CausalLM.loss"] = [[
 model:loss(ids, targets, {ignore_index=-100, label_smoothing=0, reduction="mean"}): the cross entropy of targets (B, T)
 with the logits of ids (B, T), which are never all in memory at once.]],
@@ -36,4 +36,22 @@ list of one number a row.]],
 model:cache(): an empty key-value cache. model(ids, cache) goes on behind the tokens in it, inside tl.no_grad.]],
   ["tl.models.CausalLM.save_pretrained"] = [[
 model:save_pretrained(folder): writes config.json and model.safetensors, as transformers reads them.]],
+
+  ["tl.lora"] = [[
+Low-rank adapters (Hu et al. 2022) for nn.Linear: y = W x + (alpha / r) B A x; A and B are trained, W rests. apply,
+parameters, merge, remove, save, load. They are children lora_A and lora_B of the layer they adapt.]],
+  ["tl.lora.apply"] = [[
+lora.apply(model, {r=8, alpha=8, dropout=0, target_modules={"c_attn", ...}}): adds adapters to the nn.Linear layers whose
+name is in the list or ends with one of it behind a dot (a string is a Lua pattern for the whole name), and freezes
+everything else. At first the model computes what it did. Returns the model.]],
+  ["tl.lora.parameters"] = "lora.parameters(model): the adapters' parameters, for an optimizer.",
+  ["tl.lora.merge"] = [[
+lora.merge(model): adds the adapters to the weights and takes them away; what was frozen trains again. Returns the model.]],
+  ["tl.lora.remove"] = "lora.remove(model): takes the adapters away: the model is what it was before lora.apply.",
+  ["tl.lora.save"] = [[
+lora.save(model, folder, {base_model=""}): writes adapter_config.json and adapter_model.safetensors, as PEFT reads them.
+base_model: where PEFT finds the adapted model.]],
+  ["tl.lora.load"] = [[
+lora.load(model, folder): lora.apply as adapter_config.json says, with the adapters of adapter_model.safetensors (PEFT's
+names). What it asks for that is not supported (DoRA, rsLoRA, ranks by layer ...) is an error.]],
 }

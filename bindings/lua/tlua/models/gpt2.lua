@@ -62,7 +62,8 @@ end
 
 function MLP:forward(x)
   local fc = self.c_fc
-  local h = self.fused and F.linear_gelu(x, fc.weight, fc.bias) or self.act(fc(x))
+  local fused = self.fused and support.is_plain(fc)
+  local h = fused and F.linear_gelu(x, fc.weight, fc.bias) or self.act(fc(x))
   return self.dropout(self.c_proj(h))
 end
 

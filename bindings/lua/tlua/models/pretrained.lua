@@ -91,22 +91,20 @@ local function quoted(names)
   return "'" .. table.concat(names, "', '") .. "'"
 end
 
--- Copies the tensors of one file to their places. found: names that had a value; faults: what is wrong.
-local function take_file(model, dict, path, found, faults)
-  local class, unexpected = getmetatable(model), {}
+-- Copies the tensors of one file to where they belong. found: keys that had a value; faults: what is wrong.
+local function take_file(path, dict, place, found, faults)
+  local unexpected = {}
   for name, t in pairs((files.load(path))) do
-    local key = class.rename(name)
-    if key == "lm_head.weight" and model.config.tie_word_embeddings then key = nil end
-    local target = key and dict[key]
+    local key, turned = place(name)
+    local target = dict[key or false]
     if key and not target then
       unexpected[#unexpected + 1] = name
     elseif key then
-      local turned = class.transposed(key)
       local wanted = turned and target:t() or target
       if shape_of(wanted) ~= shape_of(t) then
         faults[#faults + 1] = ("'%s' is %s in the file, the model's is %s"):format(name, shape_of(t), shape_of(wanted))
       else
-        target:copy_(turned and t:t() or t)
+        tl.no_grad(target.copy_, target, turned and t:t() or t)
       end
       found[key] = true
     end
@@ -114,11 +112,11 @@ local function take_file(model, dict, path, found, faults)
   if #unexpected > 0 then faults[#faults + 1] = "unexpected " .. quoted(unexpected) end
 end
 
---- Copies the tensors of safetensors files into a model.
-function pretrained.load_tensors(op, model, paths)
-  local dict = model:state_dict()
+--- Copies the tensors of these files into those of dict (key -> tensor), each of which must be there. place(name) is the
+--- key of a file's tensor (nil: it is of no use), and whether it is the other way round there.
+function pretrained.load_tensors(op, paths, dict, place)
   local found, faults, missing = {}, {}, {}
-  for _, path in ipairs(paths) do take_file(model, dict, path, found, faults) end
+  for _, path in ipairs(paths) do take_file(path, dict, place, found, faults) end
   for key in pairs(dict) do
     if not found[key] then missing[#missing + 1] = key end
   end
@@ -169,7 +167,11 @@ function pretrained.load(path, options)
   local model = class(options_of(op, config_path, class, config))
   rawset(model, "source_config", config)
   model:to(o.device or base.device_name(base.default_device), o.dtype)
-  tl.no_grad(pretrained.load_tensors, op, model, paths)
+  pretrained.load_tensors(op, paths, model:state_dict(), function(name)
+    local key = class.rename(name)
+    if key == "lm_head.weight" and model.config.tie_word_embeddings then return nil end
+    return key, key and class.transposed(key)
+  end)
   return model:eval()
 end
 
@@ -177,6 +179,9 @@ end
 function pretrained.save(model, folder)
   local op, class = "save_pretrained", getmetatable(model)
   if type(folder) ~= "string" then fail(op .. ": argument 1 must be a path, got " .. base.kind(folder)) end
+  if rawget(model, "lora_adapters") then
+    fail(op .. ": the model has adapters: lora.save writes them, lora.merge makes them part of its weights")
+  end
   system.make_folder(folder)
   local config = {}
   for key, value in pairs(model.source_config or {}) do config[key] = value end

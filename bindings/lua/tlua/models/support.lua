@@ -50,7 +50,10 @@ function support.activation(op, key, name)
   return f
 end
 
---- x W^T + b through gelu_new's formula, in one kernel where there is one.
+--- Is that F.linear_gelu's function?
 function support.is_gelu_tanh(name) return activations[name] == gelu_tanh end
+
+--- Does calling this layer do what its class does, and no more? (No adapter, no hook.)
+function support.is_plain(layer) return not layer._hooks and rawget(layer, "forward") == nil end
 
 return support
