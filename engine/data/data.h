@@ -14,6 +14,7 @@ TL_API tl_status tl_read_npy(const char *path, tl_tensor **out);   /* NumPy's, v
 TL_API tl_status tl_write_npy(const char *path, tl_tensor *t);     /* version 1; bfloat16 has no NumPy type: an error */
 TL_API tl_status tl_read_image(const char *path, tl_tensor **out); /* PNG or JPEG: uint8 (C, H, W), C 1 to 4 */
 TL_API tl_status tl_read_bytes(const char *path, double limit, tl_tensor **out); /* uint8 (n); n > limit is an error */
+TL_API tl_status tl_write_bytes(const char *path, const char *bytes, int64_t n);
 
 /* ---- named tensors (engine/data/archive.c) ---- */
 
@@ -51,6 +52,45 @@ typedef struct tl_csv_options {
 /* table (rows, columns); columns: its names, or positions as text without a header, each with its column (rows) */
 TL_API tl_status tl_read_csv(const char *path, const tl_csv_options *options, tl_tensor **table, tl_archive **columns);
 
+/* ---- characters as tokens (engine/data/vocab.c) ---- */
+
+typedef struct tl_vocab tl_vocab;
+
+/* The distinct Unicode code points of a UTF-8 text, ascending; the id of one is its place, from 0. Text that is not UTF-8
+ * is TL_ERR_VALUE, with the byte. */
+TL_API tl_status tl_vocab_new(const char *text, int64_t bytes, tl_vocab **out);
+TL_API void tl_vocab_free(tl_vocab *v); /* NULL is fine */
+TL_API int tl_vocab_size(const tl_vocab *v);
+TL_API tl_status tl_vocab_characters(const tl_vocab *v, tl_tensor **out); /* all, as UTF-8: uint8 (bytes) */
+/* int64 (characters). One that is not in the vocabulary becomes unknown_id; is that -1, it is TL_ERR_VALUE. */
+TL_API tl_status tl_vocab_encode(const tl_vocab *v, const char *text, int64_t bytes, int unknown_id, tl_tensor **out);
+/* Integer ids of any shape, row-major -> UTF-8: uint8 (bytes). */
+TL_API tl_status tl_vocab_decode(const tl_vocab *v, tl_tensor *ids, tl_tensor **out);
+
+/* ---- token files (engine/data/tokens.c) ---- */
+
+typedef struct tl_tokens tl_tokens;
+typedef struct tl_token_writer tl_token_writer;
+
+/* Maps a file of token ids into memory; pages are read when their ids are wanted. dtype: how an id is stored: "uint8",
+ * "uint16", "int32", "uint32", "int64"; NULL: as its header says (npy, llm.c's data files), uint16 without one. A length
+ * that is no whole number of ids or not what a header promises is TL_ERR_FORMAT, and so is reading once the file was
+ * changed. */
+TL_API tl_status tl_tokens_open(const char *path, const char *dtype, tl_tokens **out);
+TL_API void tl_tokens_free(tl_tokens *t); /* loaders of it go on; NULL is fine */
+TL_API double tl_tokens_count(const tl_tokens *t);
+TL_API const char *tl_tokens_dtype(const tl_tokens *t);
+/* Ids first (0-based) .. first + n - 1: int64 (n). */
+TL_API tl_status tl_tokens_read(const tl_tokens *t, int64_t first, int64_t n, tl_tensor **out);
+
+/* Writes ids without a header, as long a corpus as there is room for. The file is there, whole, when close succeeds; a
+ * writer that is freed without it leaves nothing. */
+TL_API tl_status tl_token_writer_new(const char *path, const char *dtype, tl_token_writer **out);
+TL_API tl_status tl_token_writer_add(tl_token_writer *w,
+                                     tl_tensor *ids); /* integers, any shape; too big: TL_ERR_VALUE */
+TL_API tl_status tl_token_writer_close(tl_token_writer *w);
+TL_API void tl_token_writer_free(tl_token_writer *w); /* NULL is fine */
+
 /* ---- batches (engine/data/loader.c) ---- */
 
 typedef struct tl_loader tl_loader;
@@ -60,6 +100,11 @@ typedef struct tl_loader tl_loader;
  * not depend on it. The tensors must not be written while the loader lives. */
 TL_API tl_status tl_loader_new(int n, tl_tensor *const *tensors, tl_tensor *order, int64_t batch, bool drop_last,
                                int workers, int prefetch, tl_loader **out);
+/* Windows of a token file. Sample i: x = the `context` ids from i * stride on, y = those one further on, what a language
+ * model is to predict; a batch: both int64 (batch, context). */
+TL_API tl_status tl_loader_windows(tl_tokens *t, int64_t context, int64_t stride, tl_tensor *order, int64_t batch,
+                                   bool drop_last, int workers, int prefetch, tl_loader **out);
+TL_API double tl_window_count(const tl_tokens *t, int64_t context, int64_t stride); /* how many samples there are */
 /* Batches that are begun from now on lie in pinned memory. TL_ERR_DEVICE: there is no CUDA device. */
 TL_API tl_status tl_loader_pin(tl_loader *l);
 /* The next batch: n tensors (batch, ...), the last one may be shorter. *more = false (and no tensors) at the end. */

@@ -10,8 +10,18 @@
 #include "backend/backend.h"
 #include "core/memory.h"
 #include "core/tensor.h"
+#include "data/tokens.h"
 
 #define OP "DataLoader"
+
+/* Where one tensor of a batch comes from: rows of a tensor, or windows of a token file. */
+typedef struct source {
+  tl_tensor *rows; /* each is contiguous; NULL: windows */
+  tl_tokens *tokens;
+  int64_t stride, shift; /* window i starts at token i * stride + shift */
+  int dtype, ndim;
+  int64_t shape[TL_MAX_DIMS]; /* of a batch; shape[0] is its rows */
+} source;
 
 typedef struct slot {
   tl_tensor **tensors; /* [n], NULL while the slot is empty */
@@ -21,7 +31,7 @@ typedef struct slot {
 
 struct tl_loader {
   int n;
-  tl_tensor **sources; /* [n] with rows that are contiguous each */
+  source *sources; /* [n] */
   int64_t *order;
   int64_t count, batch, batches;
   int64_t next_out;   /* the batch to give out next */
@@ -42,18 +52,28 @@ static int64_t rows_of(const tl_loader *l, int64_t batch) {
   return left < l->batch ? left : l->batch;
 }
 
+static void gather_rows(const tl_tensor *from, const int64_t *ids, int64_t rows, tl_tensor *to) {
+  size_t size = tl_dtype_size(from->dtype);
+  size_t row = (size_t)(to->numel / rows) * size;
+  size_t step = (size_t)from->strides[0] * size;
+  const char *first = tl_data(from);
+  char *place = tl_data(to);
+  if (row == 0) return;
+  for (int64_t r = 0; r < rows; r++) memcpy(place + (size_t)r * row, first + (size_t)ids[r] * step, row);
+}
+
+static void gather_windows(const source *s, const int64_t *ids, int64_t rows, tl_tensor *to) {
+  int64_t *place = tl_data(to), n = s->shape[1];
+  for (int64_t r = 0; r < rows; r++) tl_tokens_copy(s->tokens, ids[r] * s->stride + s->shift, n, place + r * n);
+}
+
 static void gather(const tl_loader *l, int64_t batch, tl_tensor *const *out) {
   int64_t rows = rows_of(l, batch);
   const int64_t *ids = l->order + batch * l->batch;
   for (int i = 0; i < l->n; i++) {
-    const tl_tensor *source = l->sources[i];
-    size_t size = tl_dtype_size(source->dtype);
-    size_t row = (size_t)(out[i]->numel / rows) * size;
-    size_t step = (size_t)source->strides[0] * size;
-    const char *from = tl_data(source);
-    char *to = tl_data(out[i]);
-    if (row == 0) continue;
-    for (int64_t r = 0; r < rows; r++) memcpy(to + (size_t)r * row, from + (size_t)ids[r] * step, row);
+    const source *s = &l->sources[i];
+    if (s->rows != NULL) gather_rows(s->rows, ids, rows, out[i]);
+    else gather_windows(s, ids, rows, out[i]);
   }
 }
 
@@ -65,17 +85,18 @@ static void free_tensors(int n, tl_tensor **tensors) {
 
 /* Uninitialised tensors for a batch. */
 static tl_status allocate(const tl_loader *l, int64_t batch, tl_tensor ***out) {
+  if (l->sources[0].tokens != NULL) TL_TRY(tl_tokens_check(l->sources[0].tokens));
   size_t bytes = (size_t)l->n * sizeof(tl_tensor *);
   tl_tensor **tensors = tl_small_alloc(bytes);
   if (tensors == NULL) return TL_FAIL(TL_ERR_MEMORY, OP, "no memory for a batch");
   memset(tensors, 0, bytes);
   for (int i = 0; i < l->n; i++) {
-    const tl_tensor *source = l->sources[i];
+    const source *s = &l->sources[i];
     int64_t shape[TL_MAX_DIMS];
-    memcpy(shape, source->shape, sizeof shape);
+    memcpy(shape, s->shape, sizeof shape);
     shape[0] = rows_of(l, batch);
-    tl_status st = l->pinned ? tl_empty_pinned(source->ndim, shape, source->dtype, &tensors[i])
-                             : tl_empty(source->ndim, shape, source->dtype, TL_CPU, &tensors[i]);
+    tl_status st = l->pinned ? tl_empty_pinned(s->ndim, shape, s->dtype, &tensors[i])
+                             : tl_empty(s->ndim, shape, s->dtype, TL_CPU, &tensors[i]);
     if (st != TL_OK) {
       free_tensors(l->n, tensors);
       return st;
@@ -142,7 +163,10 @@ void tl_loader_free(tl_loader *l) {
   pthread_mutex_unlock(&l->lock);
   for (int i = 0; i < l->workers; i++) pthread_join(l->threads[i], NULL);
   for (int i = 0; i < l->slots && l->ring != NULL; i++) free_tensors(l->n, l->ring[i].tensors);
-  for (int i = 0; i < l->n && l->sources != NULL; i++) tl_tensor_free(l->sources[i]);
+  for (int i = 0; i < l->n && l->sources != NULL; i++) {
+    tl_tensor_free(l->sources[i].rows);
+    tl_tokens_free(l->sources[i].tokens);
+  }
   pthread_mutex_destroy(&l->lock);
   pthread_cond_destroy(&l->work);
   pthread_cond_destroy(&l->done);
@@ -155,9 +179,7 @@ void tl_loader_free(tl_loader *l) {
 
 /* ---- making one ---- */
 
-static tl_status check_arguments(int n, tl_tensor *const *tensors, const tl_tensor *order, int64_t batch, int workers,
-                                 int prefetch) {
-  if (n < 1) return TL_FAIL(TL_ERR_VALUE, OP, "needs at least one tensor");
+static tl_status check_arguments(const tl_tensor *order, int64_t batch, int workers, int prefetch) {
   if (batch < 1) return TL_FAIL(TL_ERR_VALUE, OP, "the batch size is %lld, it must be at least 1", (long long)batch);
   if (workers < 0 || workers > 1024)
     return TL_FAIL(TL_ERR_VALUE, OP, "num_workers is %d, it must be 0 to 1024", workers);
@@ -166,6 +188,11 @@ static tl_status check_arguments(int n, tl_tensor *const *tensors, const tl_tens
   if (order->ndim != 1 || order->dtype != TL_INT64 || order->device != TL_CPU)
     return TL_FAIL(TL_ERR_DTYPE, OP, "the order must be a 1-d int64 tensor on the CPU, got %s %s", tl_shape_of(order),
                    tl_dtype_name(order->dtype));
+  return TL_OK;
+}
+
+static tl_status check_tensors(int n, tl_tensor *const *tensors) {
+  if (n < 1) return TL_FAIL(TL_ERR_VALUE, OP, "needs at least one tensor");
   for (int i = 0; i < n; i++) {
     if (tensors[i]->device != TL_CPU)
       return TL_FAIL(TL_ERR_DEVICE, OP, "tensor %lld is not on the CPU", (long long)tl_position(i));
@@ -179,7 +206,7 @@ static tl_status check_arguments(int n, tl_tensor *const *tensors, const tl_tens
 }
 
 /* Rows must be contiguous each; their distance is free (a batch of narrowed rows needs no copy of the whole). */
-static tl_status source_of(tl_tensor *t, tl_tensor **out) {
+static tl_status rows_of_tensor(tl_tensor *t, tl_tensor **out) {
   int64_t step = 1;
   bool rows = true;
   for (int d = t->ndim - 1; d >= 1; d--) {
@@ -205,14 +232,10 @@ static tl_status copy_order(tl_loader *l, const tl_tensor *order, int64_t sample
   return TL_OK;
 }
 
-static tl_status fill(tl_loader *l, tl_tensor *const *tensors, const tl_tensor *order) {
-  for (int i = 0; i < l->n; i++) TL_TRY(source_of(tensors[i], &l->sources[i]));
-  return copy_order(l, order, tensors[0]->shape[0]);
-}
-
-tl_status tl_loader_new(int n, tl_tensor *const *tensors, tl_tensor *order, int64_t batch, bool drop_last, int workers,
-                        int prefetch, tl_loader **out) {
-  TL_TRY(check_arguments(n, tensors, order, batch, workers, prefetch));
+/* A loader without its sources: start_with() follows. */
+static tl_status make(int n, const tl_tensor *order, int64_t batch, bool drop_last, int workers, int prefetch,
+                      tl_loader **out) {
+  TL_TRY(check_arguments(order, batch, workers, prefetch));
   tl_loader *l = tl_host_calloc(1, sizeof *l);
   if (l == NULL) return TL_FAIL(TL_ERR_MEMORY, OP, "no memory for a loader");
   pthread_mutex_init(&l->lock, NULL);
@@ -227,14 +250,60 @@ tl_status tl_loader_new(int n, tl_tensor *const *tensors, tl_tensor *order, int6
   l->order = tl_host_alloc((size_t)l->count * sizeof *l->order);
   l->ring = tl_host_calloc((size_t)l->slots, sizeof *l->ring);
   l->threads = tl_host_calloc((size_t)workers, sizeof *l->threads);
-  tl_status st = l->sources == NULL || l->order == NULL || l->ring == NULL || l->threads == NULL
-                     ? TL_FAIL(TL_ERR_MEMORY, OP, "no memory for a loader of %lld samples", (long long)l->count)
-                     : fill(l, tensors, order);
+  if (l->sources != NULL && l->order != NULL && l->ring != NULL && l->threads != NULL) return *out = l, TL_OK;
+  tl_loader_free(l);
+  return TL_FAIL(TL_ERR_MEMORY, OP, "no memory for a loader of %lld samples", (long long)order->numel);
+}
+
+/* The sources are there: checks the order against them and begins. Frees the loader when it cannot. */
+static tl_status start_with(tl_loader *l, const tl_tensor *order, int64_t samples, int workers, tl_loader **out) {
+  tl_status st = copy_order(l, order, samples);
   if (st == TL_OK && workers > 0) st = schedule(l);
   if (st == TL_OK) st = start(l, workers);
   if (st == TL_OK) *out = l;
   else tl_loader_free(l);
   return st;
+}
+
+tl_status tl_loader_new(int n, tl_tensor *const *tensors, tl_tensor *order, int64_t batch, bool drop_last, int workers,
+                        int prefetch, tl_loader **out) {
+  TL_TRY(check_tensors(n, tensors));
+  tl_loader *l;
+  TL_TRY(make(n, order, batch, drop_last, workers, prefetch, &l));
+  for (int i = 0; i < n; i++) {
+    source *s = &l->sources[i];
+    tl_status st = rows_of_tensor(tensors[i], &s->rows);
+    if (st != TL_OK) {
+      tl_loader_free(l);
+      return st;
+    }
+    s->dtype = tensors[i]->dtype;
+    s->ndim = tensors[i]->ndim;
+    memcpy(s->shape, tensors[i]->shape, sizeof s->shape);
+  }
+  return start_with(l, order, tensors[0]->shape[0], workers, out);
+}
+
+double tl_window_count(const tl_tokens *t, int64_t context, int64_t stride) {
+  int64_t last = (int64_t)tl_tokens_count(t) - context - 1; /* where the last window may start */
+  return last < 0 ? 0 : (double)(last / stride + 1);
+}
+
+tl_status tl_loader_windows(tl_tokens *t, int64_t context, int64_t stride, tl_tensor *order, int64_t batch,
+                            bool drop_last, int workers, int prefetch, tl_loader **out) {
+  if (context < 1 || stride < 1)
+    return TL_FAIL(TL_ERR_VALUE, OP, "windows of %lld tokens, %lld apart: both must be at least 1", (long long)context,
+                   (long long)stride);
+  tl_loader *l;
+  TL_TRY(make(2, order, batch, drop_last, workers, prefetch, &l));
+  for (int i = 0; i < 2; i++)
+    l->sources[i] = (source){.tokens = tl_tokens_retain(t),
+                             .stride = stride,
+                             .shift = i,
+                             .dtype = TL_INT64,
+                             .ndim = 2,
+                             .shape = {0, context}};
+  return start_with(l, order, (int64_t)tl_window_count(t, context, stride), workers, out);
 }
 
 /* ---- batches ---- */

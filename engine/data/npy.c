@@ -12,13 +12,6 @@
 #define MAX_HEADER (1 << 20)
 #define BAD(s, ...) TL_FAIL(TL_ERR_FORMAT, (s)->op, __VA_ARGS__)
 
-typedef struct header {
-  char descr[16];
-  bool fortran;
-  int ndim;
-  int64_t shape[TL_MAX_DIMS];
-} header;
-
 /* ---- the literal ---- */
 
 typedef struct cursor {
@@ -67,7 +60,7 @@ static tl_status parse_size(cursor *c, int64_t *size) {
   return c->at == first ? unexpected(c) : TL_OK;
 }
 
-static tl_status parse_shape(cursor *c, header *h) {
+static tl_status parse_shape(cursor *c, tl_npy_header *h) {
   if (!accept(c, "(")) return unexpected(c);
   while (!accept(c, ")")) {
     if (h->ndim == TL_MAX_DIMS)
@@ -78,7 +71,7 @@ static tl_status parse_shape(cursor *c, header *h) {
   return TL_OK;
 }
 
-static tl_status parse_descr(cursor *c, header *h) {
+static tl_status parse_descr(cursor *c, tl_npy_header *h) {
   skip_space(c);
   if (c->at < c->end && *c->at == '[')
     return TL_FAIL(TL_ERR_UNSUPPORTED, c->s->op,
@@ -86,19 +79,19 @@ static tl_status parse_descr(cursor *c, header *h) {
   return parse_string(c, h->descr, sizeof h->descr);
 }
 
-static tl_status parse_fortran(cursor *c, header *h) {
+static tl_status parse_fortran(cursor *c, tl_npy_header *h) {
   h->fortran = accept(c, "True");
   return h->fortran || accept(c, "False") ? TL_OK : unexpected(c);
 }
 
-static tl_status parse_header(const tl_source *s, const char *text, size_t length, header *h) {
+static tl_status parse_header(const tl_source *s, const char *text, size_t length, tl_npy_header *h) {
   static const struct {
     const char *key;
-    tl_status (*parse)(cursor *c, header *h);
+    tl_status (*parse)(cursor *c, tl_npy_header *h);
   } keys[3] = {{"descr", parse_descr}, {"fortran_order", parse_fortran}, {"shape", parse_shape}};
   cursor c = {s, text, text + length};
   int seen = 0;
-  *h = (header){.ndim = 0};
+  *h = (tl_npy_header){.ndim = 0};
   if (!accept(&c, "{")) return unexpected(&c);
   while (!accept(&c, "}")) {
     char key[16];
@@ -123,22 +116,23 @@ static const struct {
              {"i4", TL_ELEMENT_I32}, {"u1", TL_ELEMENT_U8},  {"b1", TL_ELEMENT_BOOL}, {"i1", TL_ELEMENT_I8},
              {"i2", TL_ELEMENT_I16}, {"u2", TL_ELEMENT_U16}, {"u4", TL_ELEMENT_U32}};
 
-static tl_status parse_type(const tl_source *s, const char *descr, tl_element *e, bool *big_endian) {
+static tl_status parse_type(const tl_source *s, tl_npy_header *h) {
+  const char *descr = h->descr;
   if (descr[0] != 0 && descr[1] == 'O')
     return TL_FAIL(TL_ERR_UNSUPPORTED, s->op,
                    "%s: the elements are Python objects (dtype '%s'), which are never loaded", s->label,
                    tl_printable(descr, strlen(descr)));
-  *big_endian = descr[0] == '>';
+  h->big_endian = descr[0] == '>';
   for (size_t i = 0; i < sizeof codes / sizeof *codes; i++)
     if (descr[0] != 0 && strchr("<>|", descr[0]) != NULL && strcmp(descr + 1, codes[i].code) == 0)
-      return *e = codes[i].element, TL_OK;
+      return h->element = codes[i].element, TL_OK;
   return TL_FAIL(TL_ERR_UNSUPPORTED, s->op, "%s: the elements are of dtype '%s', which tensors here do not have",
                  s->label, tl_printable(descr, strlen(descr)));
 }
 
 /* ---- the file ---- */
 
-static tl_status read_header(tl_source *s, header *h) {
+tl_status tl_read_npy_header(tl_source *s, tl_npy_header *h) {
   unsigned char head[12];
   TL_TRY(tl_source_read(s, head, 8, "the npy header"));
   if (memcmp(head, "\x93NUMPY", 6) != 0) return BAD(s, "%s: not an npy file", s->label);
@@ -155,7 +149,7 @@ static tl_status read_header(tl_source *s, header *h) {
   tl_status st = tl_source_read(s, text, length, "the npy header");
   if (st == TL_OK) st = parse_header(s, text, length, h);
   tl_host_free(text);
-  return st;
+  return st == TL_OK ? parse_type(s, h) : st;
 }
 
 /* Column-major elements were read into a tensor of the reversed shape: its transpose, row-major. */
@@ -170,16 +164,13 @@ static tl_status from_fortran(tl_tensor *reversed, tl_tensor **out) {
 }
 
 tl_status tl_parse_npy(tl_source *s, tl_tensor **out) {
-  header h;
-  tl_element e = TL_ELEMENT_F32;
-  bool big_endian = false;
-  TL_TRY(read_header(s, &h));
-  TL_TRY(parse_type(s, h.descr, &e, &big_endian));
+  tl_npy_header h;
+  TL_TRY(tl_read_npy_header(s, &h));
   bool reversed = h.fortran && h.ndim > 1;
   int64_t shape[TL_MAX_DIMS];
   for (int d = 0; d < h.ndim; d++) shape[d] = h.shape[reversed ? h.ndim - 1 - d : d];
   tl_tensor *t;
-  TL_TRY(tl_source_tensor(s, e, big_endian, h.ndim, shape, &t));
+  TL_TRY(tl_source_tensor(s, h.element, h.big_endian, h.ndim, shape, &t));
   tl_status st = tl_source_finish(s);
   if (st != TL_OK || !reversed) return tl_give(st, t, out);
   st = from_fortran(t, out);

@@ -1,8 +1,9 @@
-/* text.c: a whole file as bytes. */
+/* text.c: a whole file as bytes, read and written. */
 #include <string.h>
 
 #include "core/memory.h"
 #include "core/tensor.h"
+#include "data/sink.h"
 #include "data/source.h"
 
 #define OP "text"
@@ -64,4 +65,10 @@ tl_status tl_read_bytes(const char *path, double limit, tl_tensor **out) {
   if (st == TL_OK) st = s.size >= 0 ? read_sized(&s, out) : read_growing(&s, most, out);
   tl_source_close(&s);
   return st;
+}
+
+tl_status tl_write_bytes(const char *path, const char *bytes, int64_t n) {
+  tl_sink s;
+  TL_TRY(tl_sink_open(&s, "save", path));
+  return tl_sink_close(&s, tl_sink_write(&s, bytes, (size_t)n));
 }

@@ -222,6 +222,37 @@ static tl_status load_batches(void) {
   return st;
 }
 
+static tl_status tokens_and_back(void) {
+  static const char words[] = "a word\xc3\xa4";
+  tl_vocab *v = NULL;
+  tl_tensor *ids = NULL, *text = NULL, *order = NULL, *batch[2];
+  tl_token_writer *w = NULL;
+  tl_tokens *file = NULL;
+  tl_loader *l = NULL;
+  bool more = true;
+  tl_status st = tl_vocab_new(words, sizeof words - 1, &v);
+  if (st == TL_OK) st = tl_vocab_encode(v, words, sizeof words - 1, -1, &ids);
+  if (st == TL_OK) st = tl_vocab_decode(v, ids, &text);
+  if (st == TL_OK) st = tl_token_writer_new(scratch("ids"), "uint8", &w);
+  if (st == TL_OK) st = tl_token_writer_add(w, ids);
+  if (st == TL_OK) st = tl_token_writer_close(w);
+  if (st == TL_OK) st = tl_tokens_open(scratch("ids"), "uint8", &file);
+  if (st == TL_OK) st = tl_arange(0, 3, 1, TL_INT64, TL_CPU, &order);
+  if (st == TL_OK) st = tl_loader_windows(file, 2, 2, order, 2, false, 0, 1, &l);
+  while (st == TL_OK && more) {
+    st = tl_loader_next(l, batch, &more);
+    for (int i = 0; i < 2 && st == TL_OK && more; i++) tl_tensor_free(batch[i]);
+  }
+  tl_loader_free(l);
+  tl_tokens_free(file);
+  tl_token_writer_free(w);
+  tl_tensor_free(ids);
+  tl_tensor_free(text);
+  tl_tensor_free(order);
+  tl_vocab_free(v);
+  return st;
+}
+
 static tl_status train(int kind, int dtype) {
   tl_tensor *p = NULL, *g = NULL;
   tl_optimizer *o = NULL;
@@ -351,10 +382,11 @@ START_TEST(what_is_no_operation) {
   check_whole("safetensors", write_and_read_safetensors);
   check_whole("text", read_text);
   check_whole("loader", load_batches);
+  check_whole("tokens", tokens_and_back);
   check_whole("optimizers and schedules", train_all);
   check_whole("autograd.grad", ask_the_tape);
   check_whole("a custom function", serve_a_function);
-  const char *const names[] = {"npy", "safetensors", "csv"};
+  const char *const names[] = {"npy", "safetensors", "csv", "ids"};
   for (int i = 0; i < 3; i++) unlink(scratch(names[i]));
 }
 END_TEST

@@ -4,8 +4,8 @@ local doc = {}
 
 -- The areas that this program may have; those that are not built are passed over.
 local areas = {
-  "tensor", "pointwise", "autograd", "nn", "optim", "amp", "data", "train", "models", "prune", "dist", "cuda", "sweep",
-  "repl",
+  "tensor", "pointwise", "autograd", "nn", "optim", "amp", "data", "text", "train", "models", "prune", "dist", "cuda",
+  "sweep", "repl",
 }
 
 local texts

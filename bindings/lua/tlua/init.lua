@@ -20,6 +20,7 @@ local lazy = {
   amp = { "tlua.amp" },
   data = { "tlua.data" },
   dist = { "tlua.dist" },
+  text = { "tlua.text" },
   sweep = { "tlua.sweep" },
   models = { "tlua.models" },
   lora = { "tlua.lora" },

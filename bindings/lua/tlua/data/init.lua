@@ -8,6 +8,7 @@ local home = {
   DistributedSampler = "samplers",
   DataLoader = "loader", default_collate = "collate",
   idx = "readers", csv = "readers", npy = "readers", npz = "readers", image = "readers", text = "readers",
+  TokenDataset = "tokens", write_tokens = "tokens",
   save_npy = "readers", mnist = "mnist", fashion_mnist = "mnist",
 }
 

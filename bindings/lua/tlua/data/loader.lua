@@ -43,16 +43,22 @@ local function rest_of(loader, order)
   return done == 0 and order or order:narrow(1, done + 1, #order - done)
 end
 
--- ---- batches gathered in C: samples are rows of tensors ----
+-- ---- batches gathered in C: samples are rows of tensors, or windows of a token file ----
 
 local Gathered = {}
 Gathered.__index = Gathered
 
 local function gathered(loader, order, tensors, ids)
   if ids then order = ids:index_select(1, order) end
-  local list, n = base.tensors(tensors, "DataLoader")
-  check(C.tl_loader_new(n, list, order, loader.batch_size, loader.drop_last, loader.num_workers, loader.prefetch,
-    handle_out))
+  local n = 2
+  if tensors.open then
+    check(tensors:open(order, loader, handle_out))
+  else
+    local list
+    list, n = base.tensors(tensors, "DataLoader")
+    check(C.tl_loader_new(n, list, order, loader.batch_size, loader.drop_last, loader.num_workers, loader.prefetch,
+      handle_out))
+  end
   local handle = ffi.gc(handle_out[0], ffi.C.tl_loader_free)
   if loader.pin_memory then check(C.tl_loader_pin(handle)) end
   return setmetatable({

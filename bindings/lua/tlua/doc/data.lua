@@ -16,6 +16,18 @@ ConcatDataset({a, b, ...}): the samples of a, then of b, ...]],
   ["tl.data.random_split"] = [[
 random_split(dataset, lengths, {generator=}): a table of Subsets without common samples. lengths are counts that sum to
 the dataset's size, or fractions that sum to 1 (rounded down; what is left goes to the parts in turn).]],
+  ["tl.data.TokenDataset"] = [[
+TokenDataset(path, {context=, stride=context, dtype=}): windows of a file of token ids, which is mapped into memory: the
+file may be larger than it. Sample i: x = the `context` tokens from (i-1)*stride on, y = those one token further on, both
+int64 (context); a DataLoader cuts batches (batch, context) from the mapping in C. ds:size() windows, ds.tokens tokens,
+ds:read(first, n) any of them (first counts from 1). Files: ids without a header (as nanoGPT's train.bin), npy, and llm.c's.
+dtype: "uint8", "uint16", "int32", "uint32" or "int64", by default what the header says, uint16 without one. stride=1 with
+RandomSampler(ds, {replacement=true, num_samples=n}) draws windows from anywhere. A file of the wrong length, or changed
+while it is in use, is an error. See write_tokens.]],
+  ["tl.data.write_tokens"] = [[
+write_tokens(path, ids, {dtype="uint16"}): writes token ids as a file without a header for TokenDataset, and returns how
+many. ids: an integer tensor, a table of them, or an iterator function that gives one tensor after the other until nil, so
+that a corpus never has to fit into memory. An id that dtype does not hold is an error. Written whole or not at all.]],
   ["tl.data.DataLoader"] = [[
 DataLoader(dataset, {batch_size=1, shuffle=false, drop_last=false, num_workers=0, prefetch=2, sampler=, generator=,
 collate=, pin_memory=false, device=}). `for x, y in loader do ... end` is one epoch; loader:size() is the number of batches,
