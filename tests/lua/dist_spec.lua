@@ -103,6 +103,10 @@ for _, device in ipairs(devices) do
       for n = 2, 3 do has(ranks(n, "zero.lua", nil, device), "ok zero on " .. n) end
     end)
 
+    it("train a GPT-2 as one rank does, with DistributedDataParallel and ZeroRedundancy", function()
+      has(ranks(2, "gpt.lua", nil, device), "ok gpt on 2")
+    end)
+
     it("train models of every kind", function()
       local text, code = ranks(3, "models.lua", nil, device)
       has(text, "done")

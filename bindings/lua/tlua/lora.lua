@@ -1,4 +1,4 @@
--- lora.lua: tl.lora: low-rank adapters (Hu et al. 2022): y = W x + (alpha / r) B A x, of which only A and B are trained.
+-- lora.lua: tl.lora: low-rank adapters (Hu et al. 2022): y = W x + (alpha / r) B A x, where only A and B are trained.
 -- They become children lora_A and lora_B of the nn.Linear they adapt: names and files are those of PEFT.
 local base = require "tlua.base"
 local nn = require "tlua.nn"
@@ -163,7 +163,8 @@ function lora.save(model, folder, options)
   system.make_folder(folder)
   pretrained.write_tensors(folder .. "/" .. WEIGHTS, tensors_of(adapters))
   pretrained.write_json(op, folder .. "/" .. CONFIG, {
-    peft_type = "LORA", task_type = class.model_type and "CAUSAL_LM" or json.null, base_model_name_or_path = o.base_model,
+    peft_type = "LORA", task_type = class.model_type and "CAUSAL_LM" or json.null,
+    base_model_name_or_path = o.base_model,
     r = given.r, lora_alpha = given.alpha, lora_dropout = given.dropout, bias = "none",
     target_modules = type(given.target_modules) == "table" and given.target_modules or adapters.names,
     fan_in_fan_out = class.transposed ~= nil and class.transposed(adapters.names[1] .. ".weight"),
@@ -191,7 +192,7 @@ local function check_config(op, path, config)
   end
 end
 
---- lora.load(model, folder): lora.apply with what adapter_config.json says, and the adapters of adapter_model.safetensors.
+--- lora.load(model, folder): lora.apply as adapter_config.json says, with the adapters of adapter_model.safetensors.
 function lora.load(model, folder)
   local op = "lora.load"
   check_model(model, op)

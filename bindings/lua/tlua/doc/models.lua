@@ -6,7 +6,7 @@ llama. A model has generate, stream, loss, cache, save_pretrained beside what ev
   ["tl.models.load"] = [[
 models.load(path, {device=, dtype="float32"}): the model in a folder with config.json and model.safetensors (or
 model.safetensors.index.json), or of one .safetensors file with config.json beside it, in eval mode. A tensor that is
-missing, unexpected or of another shape is an error, and so is a value in config.json that the model does not support.]],
+missing, unexpected or of another shape is an error, and so is a value in config.json that is not supported.]],
   ["tl.models.gpt2"] = [[
 models.gpt2{vocab_size=50257, n_positions=1024, n_embd=768, n_layer=12, n_head=12, n_inner=4*n_embd,
 activation_function="gelu_new", resid_pdrop=0.1, embd_pdrop=0.1, attn_pdrop=0.1, layer_norm_epsilon=1e-5,
@@ -46,7 +46,7 @@ name is in the list or ends with one of it behind a dot (a string is a Lua patte
 everything else. At first the model computes what it did. Returns the model.]],
   ["tl.lora.parameters"] = "lora.parameters(model): the adapters' parameters, for an optimizer.",
   ["tl.lora.merge"] = [[
-lora.merge(model): adds the adapters to the weights and takes them away; what was frozen trains again. Returns the model.]],
+lora.merge(model): adds the adapters to the weights and takes them away; what was frozen trains again. Returns it.]],
   ["tl.lora.remove"] = "lora.remove(model): takes the adapters away: the model is what it was before lora.apply.",
   ["tl.lora.save"] = [[
 lora.save(model, folder, {base_model=""}): writes adapter_config.json and adapter_model.safetensors, as PEFT reads them.

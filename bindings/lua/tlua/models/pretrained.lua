@@ -1,9 +1,10 @@
 -- pretrained.lua: models as Hugging Face keeps them: a folder with config.json and model.safetensors (or several files
 -- and model.safetensors.index.json).
 --
--- A class of models has: model_type; from_config(json), the options that a config.json stands for; to_config(model), the
--- way back; rename(name), how a tensor of the file is called here (nil: it is of no use); transposed(name), whether the
--- file has that matrix the other way round.
+-- A class of models has: model_type and architecture, its names there; defaults, the options that it knows; unsupported,
+-- keys of config.json with the only value they may have; rename(name), how a tensor of a file is called here (nil: it is
+-- of no use); transposed(name), whether files have that matrix the other way round. It may have from_config and
+-- to_config, where options are not simply keys.
 local base = require "tlua.base"
 local files = require "tlua.files"
 local json = require "tlua.sweep.json"
@@ -112,8 +113,8 @@ local function take_file(path, dict, place, found, faults)
   if #unexpected > 0 then faults[#faults + 1] = "unexpected " .. quoted(unexpected) end
 end
 
---- Copies the tensors of these files into those of dict (key -> tensor), each of which must be there. place(name) is the
---- key of a file's tensor (nil: it is of no use), and whether it is the other way round there.
+--- Copies the tensors of these files into those of dict (key -> tensor), each of which must be there. place(name) is
+--- the key of a file's tensor (nil: it is of no use), and whether it is the other way round there.
 function pretrained.load_tensors(op, paths, dict, place)
   local found, faults, missing = {}, {}, {}
   for _, path in ipairs(paths) do take_file(path, dict, place, found, faults) end
