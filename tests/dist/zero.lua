@@ -44,6 +44,19 @@ for _, case in ipairs {
     local other = model:state_dict()[key]
     assert(other:allclose(value, { rtol = 1e-5, atol = 1e-6 }), ("%s of rank %d"):format(key, rank))
   end
+  local whole_state = {} -- of the parameters one after the other
+  for i, state in ipairs(plain:state_dict().state) do
+    for name, value in pairs(state) do
+      if type(value) ~= "number" and value:numel() > 1 then
+        whole_state[name] = whole_state[name] or {}
+        whole_state[name][i] = value:reshape(-1)
+      end
+    end
+  end
+  local divided = zero:state_dict().state[1]
+  for name, parts in pairs(whole_state) do
+    assert(divided[name]:allclose(tl.cat(parts), { rtol = 1e-4, atol = 1e-6 }), ("%s of rank %d"):format(name, rank))
+  end
   local whole = 0
   for _, p in ipairs(reference:parameters()) do whole = whole + p:numel() end
   assert(zero:state_bytes() <= math.ceil(whole / size) * 8 + 64, "state of rank " .. rank)

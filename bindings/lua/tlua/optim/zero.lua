@@ -46,7 +46,7 @@ local function flatten(params)
     at = at + count
   end
   dist.broadcast(flat, 0)
-  local shard = flat:narrow(1, dist.rank() * per + 1, per):clone()
+  local shard = flat:narrow(1, dist.rank() * per + 1, per):detach() -- what loads weights into the model loads it, too
   shard.requires_grad = true
   return { params = params, n = n, flat = flat, per = per, shard = shard }
 end
@@ -116,11 +116,20 @@ end
 
 -- ---- checkpoints: state of the whole model, whatever the number of ranks ----
 
+-- In one order on all ranks: pairs() has another in each process.
+local function sorted_names(t)
+  local names = {}
+  for name in pairs(t) do names[#names + 1] = name end
+  table.sort(names)
+  return names
+end
+
 --- Called on every rank; every rank gets the whole state.
 function Zero:state_dict()
   local dict = self.inner:state_dict()
   for i, group in ipairs(self.groups) do
-    for name, value in pairs(dict.state[i] or {}) do
+    for _, name in ipairs(sorted_names(dict.state[i] or {})) do
+      local value = dict.state[i][name]
       if base.is_tensor(value) and value:numel() == group.per then
         dict.state[i][name] = dist.all_gather(value):view(group.flat:numel()):narrow(1, 1, group.n):clone()
       end
@@ -144,11 +153,6 @@ function Zero:load_state_dict(dict)
     end
   end
   self.inner:load_state_dict(mine)
-  tl.no_grad(function()
-    for _, group in ipairs(self.groups) do
-      group.shard.data:copy_(group.flat:narrow(1, dist.rank() * group.per + 1, group.per))
-    end
-  end)
 end
 
 function Zero:__tostring() return NAME .. " of " .. tostring(self.inner) end

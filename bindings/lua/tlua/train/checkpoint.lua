@@ -27,6 +27,14 @@ local function check_state(state, op)
   end
 end
 
+-- Names in one order on all ranks (pairs() has another in each process): a state_dict() may be a collective.
+local function names_of(state)
+  local names = {}
+  for name in pairs(state) do names[#names + 1] = name end
+  table.sort(names)
+  return names
+end
+
 -- ---- ranks ----
 
 local function group()
@@ -58,7 +66,8 @@ local function rank() return group() and group().rank() or 0 end
 function checkpoint.collect(state)
   check_state(state, "save_checkpoint")
   local saved, own = {}, { rng = tl.get_rng_state() }
-  for name, value in pairs(state) do
+  for _, name in ipairs(names_of(state)) do
+    local value = state[name]
     if is_own(value) then own[name] = state_of(value) else saved[name] = state_of(value) end
   end
   saved.ranks = gather(own)
@@ -102,8 +111,8 @@ function checkpoint.restore(path, saved, state, options)
   end
   table.sort(missing)
   if #missing > 0 then fail(("%s: %s holds nothing for %s"):format(op, path, table.concat(missing, ", "))) end
-  for name, object in pairs(state) do
-    local value = saved[name]
+  for _, name in ipairs(names_of(state)) do
+    local object, value = state[name], saved[name]
     if is_own(object) then value = own[name] end
     if base.is_generator(object) then object:set_state(value) else object:load_state_dict(value) end
     rest[name] = nil
