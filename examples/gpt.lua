@@ -8,7 +8,7 @@ usage: tlua examples/gpt.lua --data FILE [options]
   --layers N --heads N --width N --context N    of the model (default 4, 4, 128, 64)
   --batch N      sequences a step, of all ranks together (default 12)
   --steps N      (default 2000)
-  --lr X         the largest learning rate; a tenth of it at the end (default 0.001)
+  --lr X         the largest learning rate; a tenth of it at the end (default 0.002)
   --dropout P    (default 0)
   --eval N       steps from one evaluation to the next (default 250)
   --sample N     characters to write at the end (default 500)
@@ -30,7 +30,7 @@ local function refuse(message)
 end
 
 local o = {
-  data = "", layers = 4, heads = 4, width = 128, context = 64, batch = 12, steps = 2000, lr = 1e-3, dropout = 0,
+  data = "", layers = 4, heads = 4, width = 128, context = 64, batch = 12, steps = 2000, lr = 2e-3, dropout = 0,
   eval = 250, sample = 500, out = "gpt.safetensors", resume = false, zero = false, device = "cpu", dtype = "float32",
   seed = 1337,
 }
@@ -65,14 +65,9 @@ end
 
 -- ---- the text: every character is a token ----
 
-local bytes = data.text(o.data, { bytes = true }):long()
-local count = tl.zeros(256, { dtype = "int64" }):scatter_add(1, bytes, tl.ones_like(bytes))
-local characters, ids = {}, {} -- id + 1 -> character; byte + 1 -> id
-for b, n in ipairs(count:tolist()) do
-  ids[b] = #characters
-  if n > 0 then characters[#characters + 1] = string.char(b - 1) end
-end
-local text = tl.tensor(ids, { dtype = "int64" }):index_select(1, bytes):to(device)
+local characters = data.text(o.data)
+local vocab = tl.text.CharVocab(characters)
+local text = vocab:encode(characters):to(device)
 local split = math.floor(0.9 * #text)
 local train_text, val_text = text:narrow(1, 1, split), text:narrow(1, split + 1, #text - split)
 if #val_text <= o.context then refuse(("%s is too short for a context of %d"):format(o.data, o.context)) end
@@ -95,7 +90,7 @@ end
 -- ---- model, optimizer, schedule ----
 
 local model = tl.models.gpt2 {
-  vocab_size = #characters, n_positions = o.context, n_embd = o.width, n_layer = o.layers, n_head = o.heads,
+  vocab_size = vocab:size(), n_positions = o.context, n_embd = o.width, n_layer = o.layers, n_head = o.heads,
   resid_pdrop = o.dropout, embd_pdrop = o.dropout, attn_pdrop = o.dropout, bias = false,
 }
 model:to(device)
@@ -148,10 +143,11 @@ local function evaluate()
   return dist.all_reduce(sum, "sum"):item() / n
 end
 
--- Writes on after a line break: the model sees the last `context` characters, and each of its characters is drawn.
+-- Writes on: the model sees the last `context` characters, and the next one is drawn. (model:generate does this, up to
+-- the model's context.)
 local function sample(length)
   model:eval()
-  local written = { ids[11] or 0 } -- "\n"
+  local written = text:narrow(1, split, 1):tolist() -- the last character before the validation text
   for _ = 1, length do
     local seen = tl.tensor({ { unpack(written, math.max(1, #written - o.context + 1)) } },
       { dtype = "int64", device = device })
@@ -159,28 +155,20 @@ local function sample(length)
     written[#written + 1] = logits:softmax(-1):multinomial(1):item()
   end
   model:train()
-  for k, id in ipairs(written) do written[k] = characters[id + 1] end
-  return table.concat(written)
+  return vocab:decode(written)
 end
 
+local state = { model = model, optimizer = optimizer, scaler = scaler, draws = draws }
+
 local function save(step)
-  local saved = { -- of all ranks together: every rank has to ask
-    step = step, model = model:state_dict(), optimizer = optimizer:state_dict(), scaler = scaler:state_dict(),
-    draws = draws:get_state(), random = tl.get_rng_state(),
-  }
-  if rank == 0 then tl.save(o.out, saved) end
-  dist.barrier()
+  local saved = { step = step, vocab = vocab:state_dict() }
+  for name, object in pairs(state) do saved[name] = object end
+  tl.train.save_checkpoint(o.out, saved) -- called on all ranks
 end
 
 local first = 1
 if o.resume then
-  local saved = tl.load(o.out)
-  model:load_state_dict(saved.model)
-  optimizer:load_state_dict(saved.optimizer)
-  scaler:load_state_dict(saved.scaler)
-  draws:set_state(saved.draws)
-  if ranks == 1 then tl.set_rng_state(saved.random) end
-  first = saved.step + 1
+  first = tl.train.load_checkpoint(o.out, state).step + 1
   say(("going on with step %d"):format(first))
 end
 
@@ -202,7 +190,7 @@ end
 io.stdout:setvbuf "line"
 local parameters = 0
 for _, p in ipairs(model:parameters()) do parameters = parameters + p:numel() end
-say(("%d characters, %d different; %d parameters"):format(#text, #characters, parameters))
+say(("%d characters, %d different; %d parameters"):format(#text, vocab:size(), parameters))
 local bar = tl.progress(o.steps - first + 1, {
   desc = "training", unit = "characters", unit_scale = o.batch * o.context,
   file = rank > 0 and assert(io.open("/dev/null", "w")) or nil, -- one bar for all ranks
