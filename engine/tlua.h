@@ -448,6 +448,17 @@ TL_API tl_status tl_nll_loss(tl_tensor *x, tl_tensor *target, tl_tensor *weight,
  * not ignore_index is TL_ERR_INDEX and names its row. */
 TL_API tl_status tl_cross_entropy(tl_tensor *x, tl_tensor *target, tl_tensor *weight, int64_t ignore_index,
                                   double label_smoothing, int reduction, tl_tensor **out);
+/* tl_cross_entropy of the logits x w^T + b, of which only `chunk` rows exist at a time (0: a number that suits the sizes and
+ * the device): x (.., C), linear_weight (V, C), linear_bias (V) or NULL, target integer (..). Of a mean or a sum the
+ * gradients are made with the loss. Inside autocast the logits have the low type and the loss is float32.
+ * (engine/ops/linear_cross_entropy.c) */
+TL_API tl_status tl_linear_cross_entropy(tl_tensor *x, tl_tensor *linear_weight, tl_tensor *target,
+                                         tl_tensor *linear_bias, tl_tensor *weight, int64_t ignore_index,
+                                         double label_smoothing, int reduction, int64_t chunk, tl_tensor **out);
+/* Rotary position embedding: x (.., T, D), cos and sin (T, R <= D/2). Pairs of elements of a row, (i, i + R) or, interleaved,
+ * (2i, 2i + 1), turn by the angles of the row's position; elements from 2R on stay. No gradient goes to cos and sin.
+ * (engine/ops/rope.c) */
+TL_API tl_status tl_rope(tl_tensor *x, tl_tensor *cos, tl_tensor *sin, bool interleaved, tl_tensor **out);
 /* w (V, D), ids integer (..): out (.., D); padding_idx = -1: none (its row gets no gradient) */
 TL_API tl_status tl_embedding(tl_tensor *w, tl_tensor *ids, int64_t padding_idx, tl_tensor **out);
 

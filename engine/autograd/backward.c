@@ -78,6 +78,8 @@ static tl_status push(node_list *list, tl_node *n) {
   return TL_OK;
 }
 
+bool tl_walk_retains(void) { return active != NULL && active->retain_graph; }
+
 /* ---- counting ---- */
 
 static bool in_outer_walk(const tl_node *n) {

@@ -75,6 +75,9 @@ static inline bool tl_node_needs(const tl_node *n, int input) { return n->edges[
 /* Saved tensor i, borrowed, after its version was checked: "modified in place" is TL_ERR_STATE. */
 tl_status tl_node_saved(tl_node *n, int i, tl_tensor **out);
 
+/* Asked by a node's backward: will its saved values be needed once more (retain_graph)? Else it may use them up. */
+bool tl_walk_retains(void);
+
 /* The prologue of an in-place operation on t: not overlapping itself, not a leaf that requires gradients (while they are
  * enabled), interrupt flag. `operands` may alias t only exactly. */
 tl_status tl_check_inplace(const char *op, tl_tensor *t);

@@ -397,17 +397,38 @@ tl_status tl_dnnl_conv_backward(const tl_convolution *c, const void *x, const vo
 
 bool tl_dnnl_fast_bfloat16(void) { return dnnl_get_effective_cpu_isa() >= dnnl_cpu_isa_avx512_core_amx; }
 
-static dnnl_status_t describe_matrix(dnnl_memory_desc_t *md, int64_t rows, int64_t cols, int64_t row, int64_t col) {
+static dnnl_status_t describe_matrix(dnnl_memory_desc_t *md, dnnl_data_type_t type, int64_t rows, int64_t cols,
+                                     int64_t row, int64_t col) {
   const dnnl_dims_t dims = {rows, cols}, strides = {row, col};
-  return dnnl_memory_desc_init_by_strides(md, 2, dims, dnnl_bf16, strides);
+  return dnnl_memory_desc_init_by_strides(md, 2, dims, type, strides);
+}
+
+/* The attributes of a product that is added to what is there. */
+static dnnl_status_t make_adding(dnnl_primitive_attr_t *out) {
+  dnnl_post_ops_t ops;
+  dnnl_status_t st = dnnl_primitive_attr_create(out);
+  if (st != dnnl_success) return st;
+  st = dnnl_post_ops_create(&ops);
+  if (st == dnnl_success) {
+    st = dnnl_post_ops_append_sum(ops, 1);
+    if (st == dnnl_success) st = dnnl_primitive_attr_set_post_ops(*out, ops);
+    dnnl_post_ops_destroy(ops);
+  }
+  if (st != dnnl_success) dnnl_primitive_attr_destroy(*out);
+  return st;
 }
 
 /* oneDNN keeps its primitives itself; finding one again is quick beside a large product. */
-static dnnl_status_t make_matmul(const dnnl_memory_desc_t md[4], bool bias, dnnl_primitive_t *out) {
+static dnnl_status_t make_matmul(const dnnl_memory_desc_t md[4], bool bias, bool add, dnnl_primitive_t *out) {
   dnnl_matmul_desc_t d;
   dnnl_primitive_desc_t desc;
+  dnnl_primitive_attr_t adding = NULL;
   dnnl_status_t st = dnnl_matmul_desc_init(&d, &md[0], &md[1], bias ? &md[3] : NULL, &md[2]);
-  if (st == dnnl_success) st = dnnl_primitive_desc_create(&desc, &d, NULL, cache.engine, NULL);
+  if (st == dnnl_success && add) st = make_adding(&adding);
+  if (st == dnnl_success) {
+    st = dnnl_primitive_desc_create(&desc, &d, adding, cache.engine, NULL);
+    if (add) dnnl_primitive_attr_destroy(adding);
+  }
   if (st != dnnl_success) return st;
   st = dnnl_primitive_create(out, desc);
   dnnl_primitive_desc_destroy(desc);
@@ -415,16 +436,16 @@ static dnnl_status_t make_matmul(const dnnl_memory_desc_t md[4], bool bias, dnnl
 }
 
 tl_status tl_dnnl_bfloat16_gemm(const char *op, int64_t m, int64_t n, int64_t k, const tl_matrix *a, const tl_matrix *b,
-                                const void *bias, int64_t bias_stride, const tl_matrix *c) {
+                                const void *bias, int64_t bias_stride, bool wide, bool add, const tl_matrix *c) {
   dnnl_memory_desc_t md[4];
   dnnl_primitive_t matmul;
   run r;
   TL_TRY(get_engine(op));
-  dnnl_status_t status = describe_matrix(&md[0], m, k, a->row, a->col);
-  if (status == dnnl_success) status = describe_matrix(&md[1], k, n, b->row, b->col);
-  if (status == dnnl_success) status = describe_matrix(&md[2], m, n, c->row, 1);
-  if (status == dnnl_success) status = describe_matrix(&md[3], 1, n, n * bias_stride, bias_stride);
-  if (status == dnnl_success) status = make_matmul(md, bias != NULL, &matmul);
+  dnnl_status_t status = describe_matrix(&md[0], dnnl_bf16, m, k, a->row, a->col);
+  if (status == dnnl_success) status = describe_matrix(&md[1], dnnl_bf16, k, n, b->row, b->col);
+  if (status == dnnl_success) status = describe_matrix(&md[2], wide ? dnnl_f32 : dnnl_bf16, m, n, c->row, 1);
+  if (status == dnnl_success) status = describe_matrix(&md[3], dnnl_bf16, 1, n, n * bias_stride, bias_stride);
+  if (status == dnnl_success) status = make_matmul(md, bias != NULL, add, &matmul);
   if (status != dnnl_success) return failed(op, status, "plan a product");
   const int names[4] = {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST, DNNL_ARG_BIAS};
   const void *data[4] = {a->data, b->data, c->data, bias};

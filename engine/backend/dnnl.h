@@ -15,9 +15,10 @@ tl_status tl_dnnl_sgemm(const char *op, bool a_transposed, bool b_transposed, in
 /* Does this processor multiply bfloat16 matrices faster than float32 ones (AMX)? */
 bool tl_dnnl_fast_bfloat16(void);
 /* c = a b + bias in bfloat16 with float32 sums: element (i, j) of x lies i * row + j * col elements after data, c has
- * col 1; bias (n) may be NULL. Setting it up costs microseconds: for large products. */
+ * col 1; bias (n) may be NULL. wide: c is float32; add: the product is added to c. Setting it up costs microseconds: for
+ * large products. */
 tl_status tl_dnnl_bfloat16_gemm(const char *op, int64_t m, int64_t n, int64_t k, const tl_matrix *a, const tl_matrix *b,
-                                const void *bias, int64_t bias_stride, const tl_matrix *c);
+                                const void *bias, int64_t bias_stride, bool wide, bool add, const tl_matrix *c);
 
 /* tl_kernels.conv_forward and conv_backward for float32, and for bfloat16 where the processor is fast at it, with float32
  * sums. Plans are made once for each shape and kept (a bounded number). */

@@ -91,7 +91,8 @@ typedef struct tl_loss_grad_args {
  * logits: x goes through log-softmax first (cross entropy), else it holds log-probabilities (nll). y has one element, or
  * (outer, inner) with TL_REDUCE_NONE. Mean divides by total: the sum of weight[label] over labels that are not ignored,
  * or the number of positions; total 0 gives 0. A label outside the classes that is not ignore_index: *bad becomes the
- * smallest such position (outer * inner), else it stays. */
+ * smallest such position (outer * inner), else it stays; a device that reports it later adds `first`. y and the gradient
+ * that arrives for it may be "compute" instead of x's dtype, and dx may be x. */
 typedef struct tl_class_loss_args {
   int64_t outer, classes, inner;
   bool logits;
@@ -99,6 +100,7 @@ typedef struct tl_class_loss_args {
   int64_t ignore_index;
   double smoothing;
   int reduction;
+  int64_t first;    /* the position of x's first line, where x is a part of what the user sees */
   tl_tensor *y;     /* written */
   tl_tensor *lse;   /* written, compute: (2, outer, inner): maximum, log of the sum of exp(x - maximum); NULL for nll */
   tl_tensor *total; /* written, compute: (1) */
@@ -127,5 +129,14 @@ typedef struct tl_embedding_grad_args {
   int64_t n, rows, width, padding;
   tl_tensor *g, *ids, *dw;
 } tl_embedding_grad_args;
+
+/* Pairs of elements of each row turn by an angle, or back by it: the first of a pair becomes a cos - b sin, the second
+ * b cos + a sin. x (.., T, D) with rows anywhere, each contiguous, and not empty; y of its shape; cos, sin (T, R), compute:
+ * pairs are (i, i + R), or (2i, 2i + 1) when interleaved; elements from 2R on stay. */
+typedef struct tl_rope_args {
+  tl_tensor *x, *cos, *sin;
+  bool interleaved, back;
+  tl_tensor *y; /* written */
+} tl_rope_args;
 
 #endif

@@ -47,7 +47,8 @@ static int64_t broadcast_size(const tl_matrices *x, int batch_ndim, int d) {
 
 static tl_gemm describe(const char *op, const tl_matrices *a, const tl_matrices *b, const tl_tensor *bias,
                         tl_tensor *y) {
-  tl_gemm g = {.op = op, .dtype = y->dtype, .m = a->rows, .n = b->cols, .k = a->cols, .alpha = 1};
+  tl_gemm g = {.op = op, .dtype = a->t->dtype, .m = a->rows, .n = b->cols, .k = a->cols, .alpha = 1};
+  g.wide = y->dtype != g.dtype;
   g.batch_ndim = a->batch_ndim > b->batch_ndim ? a->batch_ndim : b->batch_ndim;
   set_matrix(&g.a, a, g.batch_ndim);
   set_matrix(&g.b, b, g.batch_ndim);

@@ -17,7 +17,7 @@ tl_matrices tl_matrices_of(tl_tensor *t, bool vector_is_column);
 tl_matrices tl_matrices_transposed(tl_matrices m);
 
 /* y = alpha * a b + beta * y + bias, unrecorded. y is contiguous with a's and b's broadcast batch dims (they fit);
- * inner sizes agree. bias (n) may be NULL. */
+ * inner sizes agree. bias (n) may be NULL. A float32 y of half operands gets the unrounded sums: no batch, no bias. */
 tl_status tl_gemm_into(const char *op, const tl_matrices *a, const tl_matrices *b, tl_tensor *bias, double alpha,
                        double beta, tl_tensor *y);
 

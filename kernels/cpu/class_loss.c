@@ -100,15 +100,17 @@ tl_status tl_cpu_class_loss_grad(const tl_class_loss_grad_args *a) {
   tl_wide w = tl_wide_begin(a->x);
   bool labels = a->target->dtype == TL_INT64;
   arrays v = {0};
+  /* in place one copy of a half type serves for both */
+  void *x = a->dx == a->x ? tl_wide_inout(&w, a->x, true) : (void *)tl_wide_in(&w, a->x);
 #define FILL(m)                                        \
-  m.x = tl_wide_in(&w, a->x);                          \
+  m.x = x;                                             \
   m.weight = tl_wide_in(&w, a->weight);                \
   m.labels = labels ? tl_data(a->target) : NULL;       \
   m.probs = labels ? NULL : tl_wide_in(&w, a->target); \
   m.g = tl_wide_in(&w, a->g);                          \
   m.lse_in = tl_wide_in(&w, a->lse);                   \
   m.total_in = tl_wide_in(&w, a->total);               \
-  m.dx = tl_wide_out(&w, a->dx);                       \
+  m.dx = a->dx == a->x ? x : tl_wide_out(&w, a->dx);   \
   m.dt = tl_wide_out(&w, a->dt)
   if (w.compute == TL_FLOAT64) {
     FILL(v.f64);

@@ -43,6 +43,7 @@
 #define tl_cpu_row_norm_grad TL_ISA_NAME(tl_cpu_row_norm_grad)
 #define tl_cpu_embedding TL_ISA_NAME(tl_cpu_embedding)
 #define tl_cpu_embedding_grad TL_ISA_NAME(tl_cpu_embedding_grad)
+#define tl_cpu_rope TL_ISA_NAME(tl_cpu_rope)
 tl_status tl_cpu_softmax(const tl_softmax_args *a);
 tl_status tl_cpu_softmax_grad(const tl_softmax_grad_args *a);
 tl_status tl_cpu_loss(const tl_loss_args *a);
@@ -55,6 +56,7 @@ tl_status tl_cpu_row_norm(const tl_row_norm_args *a);
 tl_status tl_cpu_row_norm_grad(const tl_row_norm_grad_args *a);
 tl_status tl_cpu_embedding(const tl_embedding_args *a);
 tl_status tl_cpu_embedding_grad(const tl_embedding_grad_args *a);
+tl_status tl_cpu_rope(const tl_rope_args *a);
 #define tl_cpu_arg_extreme TL_ISA_NAME(tl_cpu_arg_extreme)
 #define tl_cpu_cumsum TL_ISA_NAME(tl_cpu_cumsum)
 #define tl_cpu_find_bad_id TL_ISA_NAME(tl_cpu_find_bad_id)

@@ -121,9 +121,10 @@ static tl_status item_f32(const tl_gemm *g) {
 
 /* Can oneDNN multiply these bfloat16 matrices as they are, and is it worth the set-up? */
 static bool suits_bfloat16(const tl_gemm *g) {
-  return g->dtype == TL_BFLOAT16 && g->alpha == 1 && g->beta == 0 && g->m * g->n * g->k >= LARGE_BFLOAT16 &&
-         (g->bias == NULL || g->bias_stride == 1) && tl_reading_of(&g->a, g->m, g->k).possible &&
-         tl_reading_of(&g->b, g->k, g->n).possible && !omp_in_parallel() && tl_dnnl_fast_bfloat16();
+  return g->dtype == TL_BFLOAT16 && g->alpha == 1 && (g->beta == 0 || (g->wide && g->beta == 1)) &&
+         g->m * g->n * g->k >= LARGE_BFLOAT16 && (g->bias == NULL || g->bias_stride == 1) &&
+         tl_reading_of(&g->a, g->m, g->k).possible && tl_reading_of(&g->b, g->k, g->n).possible && !omp_in_parallel() &&
+         tl_dnnl_fast_bfloat16();
 }
 
 /* x with its strides as sgemm would read it: dims of size 1 have any */
@@ -135,12 +136,13 @@ static tl_matrix as_read(const tl_matrix *x, int64_t rows, int64_t cols) {
 static tl_status item_bfloat16(const tl_gemm *g) {
   const tl_matrix a = as_read(&g->a, g->m, g->k), b = as_read(&g->b, g->k, g->n);
   const tl_matrix c = {.data = g->c.data, .row = g->m == 1 ? g->n : g->c.row, .col = 1};
-  return tl_dnnl_bfloat16_gemm(g->op, g->m, g->n, g->k, &a, &b, g->bias, g->bias_stride, &c);
+  return tl_dnnl_bfloat16_gemm(g->op, g->m, g->n, g->k, &a, &b, g->bias, g->bias_stride, g->wide, g->beta == 1, &c);
 }
 
-/* float16 and bfloat16: everything as float32, rounded once at the end. */
+/* float16 and bfloat16: everything as float32, rounded once at the end; a wide c is that already. */
 static tl_status item_half(const tl_gemm *g) {
-  size_t a = (size_t)(g->m * g->k), b = (size_t)(g->k * g->n), c = (size_t)(g->m * g->n), bias = (size_t)g->n;
+  size_t a = (size_t)(g->m * g->k), b = (size_t)(g->k * g->n), c = g->wide ? 0 : (size_t)(g->m * g->n),
+         bias = (size_t)g->n;
   size_t bytes = (a + b + c + bias) * sizeof(float);
   float *scratch = tl_cpu_alloc(bytes);
   if (scratch == NULL) return no_memory(g, bytes);
@@ -148,7 +150,7 @@ static tl_status item_half(const tl_gemm *g) {
   tl_gemm wide = *g;
   pack_f32(fa, g->dtype, &g->a, g->m, g->k);
   pack_f32(fb, g->dtype, &g->b, g->k, g->n);
-  if (g->beta != 0) pack_f32(fc, g->dtype, &g->c, g->m, g->n);
+  if (g->beta != 0 && !g->wide) pack_f32(fc, g->dtype, &g->c, g->m, g->n);
   if (g->bias != NULL) {
     const tl_matrix row = {.data = (void *)g->bias, .col = g->bias_stride};
     pack_f32(fbias, g->dtype, &row, 1, g->n);
@@ -158,11 +160,11 @@ static tl_status item_half(const tl_gemm *g) {
   wide.dtype = TL_FLOAT32;
   wide.a = (tl_matrix){.data = fa, .row = g->k, .col = 1};
   wide.b = (tl_matrix){.data = fb, .row = g->n, .col = 1};
-  wide.c = (tl_matrix){.data = fc, .row = g->n, .col = 1};
+  if (!g->wide) wide.c = (tl_matrix){.data = fc, .row = g->n, .col = 1};
   tl_status st = item_f32(&wide);
   const int64_t n = g->n, row = g->c.row;
 #pragma omp parallel for if (g->m * n > TL_PARALLEL_MIN) schedule(static)
-  for (int64_t i = 0; i < g->m; i++)
+  for (int64_t i = 0; i < (g->wide ? 0 : g->m); i++)
     for (int64_t done = 0; done < n; done += TL_CHUNK)
       tl_store_f32((char *)g->c.data + (i * row + done) * 2, g->dtype, 2, fc + i * n + done,
                    n - done < TL_CHUNK ? (int)(n - done) : TL_CHUNK);

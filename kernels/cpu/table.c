@@ -32,6 +32,7 @@ const tl_kernels TL_ISA_NAME(tl_cpu_kernels) = {
     .row_norm_grad = tl_cpu_row_norm_grad,
     .embedding = tl_cpu_embedding,
     .embedding_grad = tl_cpu_embedding_grad,
+    .rope = tl_cpu_rope,
     .arg_extreme = tl_cpu_arg_extreme,
     .cumsum = tl_cpu_cumsum,
     .find_bad_id = tl_cpu_find_bad_id,

@@ -25,18 +25,26 @@ static __device__ inline partial gpu_shuffle_xor(partial v, int mask) {
 // tl_class_loss_args and _grad_args as the device sees them; what is not there is NULL.
 template <typename T> struct class_args {
   typedef gpu_compute_t<T> C;
-  int64_t outer, classes, inner, ignore_index;
+  int64_t outer, classes, inner, ignore_index, first;
   bool logits, mean, each, vectors;
+  bool wide; // y and g are C
   C smoothing;
-  const T *x, *probs, *g;
+  const T *x, *probs;
+  const void *g;
   const int64_t *labels;
   const C *weight, *lse_in, *total_in;
-  T *y, *dx, *dt;
+  T *dx, *dt;
+  void *y;
   C *lse, *total;
   partial *partials;
   tl_cuda_fault *fault;
 
   __device__ C weight_of(int64_t c) const { return weight == NULL ? (C)1 : weight[c]; }
+  __device__ C grad_of(int64_t line) const { return wide ? ((const C *)g)[line] : gpu_load<C>(((const T *)g)[line]); }
+  __device__ void set_loss(int64_t line, C loss) const {
+    if (wide) ((C *)y)[line] = loss;
+    else ((T *)y)[line] = gpu_store<T>(loss);
+  }
 };
 
 // ---- forward ----
@@ -92,7 +100,7 @@ static __device__ inline void line_loss(const class_args<T> &a, int64_t line, in
     }
   }
   if (BY::first() != 0) return;
-  if (a.each) a.y[line] = gpu_store<T>(loss);
+  if (a.each) a.set_loss(line, loss);
   sum->loss += (double)loss;
   sum->weight += (double)w;
 }
@@ -100,10 +108,10 @@ static __device__ inline void line_loss(const class_args<T> &a, int64_t line, in
 template <typename T> static __device__ inline void store_result(const class_args<T> &a, partial sum) {
   typedef gpu_compute_t<T> C;
   double y = sum.loss;
-  if (sum.bad != GOOD) gpu_report(a.fault, TL_CUDA_FAULT_LABEL, a.labels[sum.bad], a.classes, sum.bad);
+  if (sum.bad != GOOD) gpu_report(a.fault, TL_CUDA_FAULT_LABEL, a.labels[sum.bad], a.classes, a.first + sum.bad);
   if (a.mean) y = sum.weight == 0 ? 0 : y / sum.weight;
   a.total[0] = (C)sum.weight;
-  if (!a.each) a.y[0] = gpu_store<T>((C)y);
+  if (!a.each) a.set_loss(0, (C)y);
 }
 
 template <typename BY, typename T> static __global__ void class_loss_kernel(class_args<T> a) {
@@ -140,7 +148,8 @@ template <typename T> static tl_status forward(const tl_class_loss_args *a) {
   k.x = data_of<T>(a->x), k.weight = data_of<C>(a->weight);
   if (labels) k.labels = data_of<int64_t>(a->target);
   else k.probs = data_of<T>(a->target);
-  k.y = (T *)tl_first(a->y), k.lse = (C *)data_of<C>(a->lse), k.total = (C *)tl_first(a->total);
+  k.first = a->first, k.wide = a->y->dtype != a->x->dtype;
+  k.y = tl_first(a->y), k.lse = (C *)data_of<C>(a->lse), k.total = (C *)tl_first(a->total);
   k.vectors = a->inner == 1 && gpu_aligned(k.x) && a->classes % gpu_vector<T>::N == 0;
   k.fault = tl_cuda_here()->fault;
   const unsigned blocks = blocks_for(a->outer * a->inner, a->classes, a->inner);
@@ -175,7 +184,7 @@ static __device__ inline line_grad<C> line_grad_of(const class_args<T> &a, int64
                                                    C weights) {
   line_grad<C> d = {0, 0, 0, 0, -1};
   if (a.logits && a.lse_in[lines + line] == (C)INFINITY) return d;
-  if (a.each) scale *= gpu_load<C>(a.g[line]);
+  if (a.each) scale *= a.grad_of(line);
   if (a.labels != NULL) {
     const int64_t label = a.labels[line];
     if (label == a.ignore_index || label < 0 || label >= a.classes) return d;
@@ -198,7 +207,7 @@ static __device__ inline line_grad<C> line_grad_of(const class_args<T> &a, int64
 template <typename BY, typename T> static __global__ void class_grad_kernel(class_args<T> a) {
   typedef gpu_compute_t<T> C;
   const int64_t lines = a.outer * a.inner;
-  C scale = a.each ? (C)1 : gpu_load<C>(a.g[0]), weights = (C)a.classes;
+  C scale = a.each ? (C)1 : a.grad_of(0), weights = (C)a.classes;
   if (a.mean) scale = a.total_in[0] == 0 ? 0 : scale / a.total_in[0];
   if (a.weight != NULL && a.smoothing != 0) {
     weights = 0;
@@ -232,7 +241,8 @@ template <typename T> static tl_status backward(const tl_class_loss_grad_args *a
   k.outer = a->outer, k.classes = a->classes, k.inner = a->inner, k.ignore_index = a->ignore_index;
   k.logits = a->logits, k.mean = a->reduction == TL_REDUCE_MEAN, k.each = a->reduction == TL_REDUCE_NONE;
   k.smoothing = (C)a->smoothing;
-  k.x = data_of<T>(a->x), k.weight = data_of<C>(a->weight), k.g = data_of<T>(a->g);
+  k.x = data_of<T>(a->x), k.weight = data_of<C>(a->weight), k.g = tl_first(a->g);
+  k.wide = a->g->dtype != a->x->dtype;
   if (labels) k.labels = data_of<int64_t>(a->target);
   else k.probs = data_of<T>(a->target);
   k.lse_in = data_of<C>(a->lse), k.total_in = data_of<C>(a->total);

@@ -61,18 +61,19 @@ template <typename T> static tl_status integers(const tl_gemm *g, int64_t items)
 
 // k = 0: c = beta * c + bias
 template <typename C> static __global__ void nothing_kernel(tl_gemm g, int64_t size, int64_t elements) {
+  const int dtype = g.wide ? (int)TL_FLOAT32 : g.dtype;
   GPU_LOOP(e, elements) {
     const int64_t j = e % g.n, i = e / g.n % g.m, item = e / g.n / g.m;
     char *at = (char *)g.c.data + (batch_offset(g, g.c, item) + i * g.c.row + j) * size;
-    C y = g.beta == 0 ? (C)0 : (C)g.beta * gpu_load_as<C>(g.dtype, at);
+    C y = g.beta == 0 ? (C)0 : (C)g.beta * gpu_load_as<C>(dtype, at);
     if (g.bias != NULL) y += gpu_load_as<C>(g.dtype, (const char *)g.bias + j * g.bias_stride * size);
-    gpu_store_as<C>(g.dtype, at, y);
+    gpu_store_as<C>(dtype, at, y);
   }
 }
 
 extern "C" tl_status tl_cuda_own_gemm(const tl_gemm *g) {
   const int64_t items = tl_gemm_batch_count(g), elements = items * g->m * g->n;
-  const int64_t size = (int64_t)tl_dtype_size(g->dtype);
+  const int64_t size = (int64_t)tl_dtype_size(g->wide ? TL_FLOAT32 : g->dtype);
   if (!tl_is_floating(g->dtype)) switch (g->dtype) {
       case TL_INT64: return integers<int64_t>(g, items);
       case TL_INT32: return integers<int32_t>(g, items);

@@ -23,6 +23,7 @@ UNARY += [("logsigmoid", F.logsigmoid), ("gelu", F.gelu), ("gelu_tanh", lambda x
           ("softplus", F.softplus)]
 BINARY = [(name, getattr(torch, name)) for name in """add sub mul div pow maximum minimum remainder fmod floor_divide atan2 eq
     ne lt le gt ge logical_and logical_or logical_xor""".split()]
+BINARY += [("swiglu", lambda a, b: F.silu(a) * b)]
 
 
 def spell(x):
@@ -62,7 +63,7 @@ for name, f in BINARY:
     lines.append('    { "%s", %s },' % (name, ", ".join(row(t.tolist()) for t in [y, *gradients(y, a, b)])))
 lines += ["  },", "  integer = {"]
 for name, f in BINARY:
-    if name == "pow":
+    if name in ("pow", "swiglu"):
         continue
     a, b = (torch.tensor([p[i] for p in INTEGERS]) for i in (0, 1))
     y = f(a, b)

@@ -41,16 +41,16 @@ describe("there are", function()
 
   it("modules, losses and what belongs to them", function()
     has(nn, [[Module Parameter Linear Conv1d Conv2d ConvTranspose2d BatchNorm1d BatchNorm2d BatchNorm3d SyncBatchNorm
-      LayerNorm GroupNorm RMSNorm Embedding Dropout MaxPool2d AvgPool2d AdaptiveAvgPool2d Flatten Identity Sequential
+      LayerNorm GroupNorm RMSNorm Embedding RotaryEmbedding Dropout MaxPool2d AvgPool2d AdaptiveAvgPool2d Flatten Identity Sequential
       ModuleList ReLU GELU SiLU Tanh Sigmoid LeakyReLU ELU Softmax LogSoftmax MSELoss L1Loss SmoothL1Loss HuberLoss
       CrossEntropyLoss NLLLoss BCELoss BCEWithLogitsLoss KLDivLoss functional init utils]])
     has(nn.Linear(1, 1), [[parameters named_parameters buffers named_buffers modules named_modules children state_dict
       load_state_dict train eval to zero_grad apply register_buffer requires_grad_ register_forward_pre_hook
       register_forward_hook]])
     has(F, [[linear conv1d conv2d conv_transpose2d batch_norm layer_norm group_norm rms_norm embedding dropout
-      max_pool2d avg_pool2d adaptive_avg_pool2d relu gelu silu tanh sigmoid leaky_relu elu softmax log_softmax mse_loss
-      l1_loss smooth_l1_loss huber_loss cross_entropy nll_loss binary_cross_entropy binary_cross_entropy_with_logits
-      kl_div]])
+      max_pool2d avg_pool2d adaptive_avg_pool2d relu gelu silu tanh sigmoid leaky_relu elu softmax log_softmax
+      mse_loss l1_loss smooth_l1_loss huber_loss cross_entropy linear_cross_entropy nll_loss binary_cross_entropy
+      binary_cross_entropy_with_logits kl_div rope swiglu]])
     has(nn.init, [[uniform_ normal_ constant_ ones_ zeros_ eye_ xavier_uniform_ xavier_normal_ kaiming_uniform_
       kaiming_normal_ orthogonal_ trunc_normal_ calculate_gain]])
     has(nn.utils, "clip_grad_norm_ clip_grad_value_ parameters_to_vector vector_to_parameters")

@@ -25,7 +25,7 @@ typedef struct product_key {
   int64_t m, n, k, batch;                               /* ours */
   int64_t ld[3], step[3];                               /* of a, b, c */
   int32_t dtype, epilogue, transposed[2], alignment[4]; /* of a, b, c, bias */
-  int64_t tf32;
+  int32_t tf32, wide;
 } product_key;
 
 typedef struct product_plan {
@@ -75,6 +75,7 @@ static product_key key_of(const tl_gemm *g, int epilogue, const void *vector) {
   key.dtype = g->dtype;
   key.epilogue = epilogue;
   key.transposed[0] = a.transposed, key.transposed[1] = b.transposed;
+  key.wide = g->wide;
   key.tf32 = g->dtype == TL_FLOAT32 && tl_cuda_tf32_allowed();
   return key;
 }
@@ -84,7 +85,8 @@ static tl_status make_layout(const char *op, const product_key *key, int i, int6
                              cublasLtMatrixLayout_t *out) {
   const bool transposed = i < 2 && key->transposed[i] != 0;
   const int32_t batch = (int32_t)key->batch;
-  TL_BLAS_TRY(op, cublasLtMatrixLayoutCreate(out, type_of(key->dtype), (uint64_t)(transposed ? rows : cols),
+  const cudaDataType_t type = i == 2 && key->wide ? CUDA_R_32F : type_of(key->dtype);
+  TL_BLAS_TRY(op, cublasLtMatrixLayoutCreate(out, type, (uint64_t)(transposed ? rows : cols),
                                              (uint64_t)(transposed ? cols : rows), key->ld[i]));
   if (batch == 1) return TL_OK;
   TL_BLAS_TRY(op, cublasLtMatrixLayoutSetAttribute(*out, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &batch, sizeof batch));

@@ -88,6 +88,12 @@ eps is the dtype's machine epsilon unless given. Zhang & Sennrich 2019.]],
   ["tl.nn.Embedding"] = [[
 nn.Embedding(num_embeddings, embedding_dim, {padding_idx=}): ids 0..num_embeddings-1 (..) -> (.., embedding_dim).
 weight N(0, 1). Row padding_idx (an id) is zero at first and gets no gradient.]],
+  ["tl.nn.RotaryEmbedding"] = [[
+nn.RotaryEmbedding(dim, {base=10000, scaling=, device=}): angles for F.rope: rope(first, count) gives cos and sin
+(count, dim/2) in float32 of the positions first, first + 1, ..; position 1 turns nothing. They are kept from call to call.
+scaling for positions beyond the trained ones: {type="linear", factor=}, {type="dynamic", factor=,
+original_max_position_embeddings=} or {type="llama3", factor=, low_freq_factor=1, high_freq_factor=4,
+original_max_position_embeddings=}. Su et al. 2021.]],
   ["tl.nn.Dropout"] = [[
 nn.Dropout(p, {inplace=false}): in training each element is 0 with probability p (0.5), the others are scaled by
 1/(1-p).
@@ -137,9 +143,10 @@ reduction "batchmean" gives the divergence proper.]],
   ["tl.nn.functional"] = "The same table as tl.F: layers and losses as functions of their tensors.",
   ["tl.F"] = [[
 nn.functional: linear conv1d conv2d conv_transpose2d max_pool2d avg_pool2d adaptive_avg_pool2d batch_norm layer_norm
-rms_norm group_norm embedding dropout one_hot normalize cosine_similarity; relu gelu silu tanh sigmoid mish softsign
-softplus logsigmoid leaky_relu elu softmax log_softmax; mse_loss l1_loss smooth_l1_loss huber_loss cross_entropy
-nll_loss binary_cross_entropy binary_cross_entropy_with_logits kl_div. Tensors first, then one table of options.]],
+rms_norm group_norm embedding rope dropout one_hot normalize cosine_similarity; relu gelu silu tanh sigmoid mish
+softsign softplus logsigmoid leaky_relu elu swiglu softmax log_softmax; mse_loss l1_loss smooth_l1_loss huber_loss
+cross_entropy linear_cross_entropy nll_loss binary_cross_entropy binary_cross_entropy_with_logits kl_div. Tensors
+first, then one table of options.]],
   ["tl.F.linear"] = "F.linear(x, weight, bias or nil): x (.., in), weight (out, in) -> (.., out)",
   ["tl.F.linear_gelu"] = [[
 F.linear_gelu(x, weight, bias or nil): F.gelu(F.linear(x, weight, bias), { approximate = "tanh" }); one kernel on CUDA
@@ -157,6 +164,12 @@ F.avg_pool2d(x, kernel_size, {stride=kernel_size, padding=0, ceil_mode=false, co
   ["tl.F.relu"] = "F.relu(x): max(x, 0)",
   ["tl.F.gelu"] = "F.gelu(x, {approximate=\"none\" or \"tanh\"})",
   ["tl.F.silu"] = "F.silu(x): x sigmoid(x)",
+  ["tl.F.rope"] = [[
+F.rope(x, cos, sin, {interleaved=false}): rotary position embedding of x (.., T, D): pairs of elements of a row, (i, i + R)
+as in Llama, or (2i-1, 2i) when interleaved, turn by the angles of its position. cos and sin (T, R) come from
+nn.RotaryEmbedding; with R below D/2 elements from 2R + 1 on stay as they are. x may be transposed: heads need no copy.
+Su et al. 2021.]],
+  ["tl.F.swiglu"] = "F.swiglu(gate, up): silu(gate) * up. Shazeer 2020.",
   ["tl.F.tanh"] = "F.tanh(x)",
   ["tl.F.sigmoid"] = "F.sigmoid(x): 1 / (1 + exp(-x))",
   ["tl.F.logsigmoid"] = "F.logsigmoid(x): log of sigmoid, without overflow",
@@ -185,6 +198,12 @@ F.batch_norm(x, {running_mean=, running_var=, weight=, bias=, training=false, mo
   ["tl.F.one_hot"] = "F.one_hot(ids, classes): int64 (.., classes); without classes the largest id + 1.",
   ["tl.F.cross_entropy"] = [[
 F.cross_entropy(logits, target, {weight=, ignore_index=-100, label_smoothing=0, reduction="mean"})]],
+  ["tl.F.linear_cross_entropy"] = [[
+F.linear_cross_entropy(x, linear_weight, target, {linear_bias=, weight=, ignore_index=-100, label_smoothing=0,
+reduction="mean", chunk=}): F.cross_entropy(F.linear(x, linear_weight, linear_bias), target) with x (.., C),
+linear_weight (V, C) and labels (..). The logits exist for `chunk` rows at a time (by default a number that suits the
+sizes and the device), and their gradient is made with the loss: for a vocabulary of tens of thousands that saves the
+largest tensors of a model. Inside autocast the logits have the low type, the loss is float32.]],
   ["tl.F.mse_loss"] = "F.mse_loss(x, target, {reduction=\"mean\"})",
 
   ["tl.nn.init"] = [[

@@ -32,6 +32,7 @@ return {
   ["tl.erf"] = "erf(x): the error function.",
   ["tl.gelu"] = [[gelu(x, {approximate="none"}): x * Phi(x) (Hendrycks & Gimpel 2016); "tanh" is its approximation.]],
   ["tl.gelu_tanh"] = [[gelu_tanh(x): gelu(x, {approximate="tanh"}).]],
+  ["tl.swiglu"] = "swiglu(gate, up): silu(gate) * up. Shazeer 2020.",
   ["tl.silu"] = "silu(x): x * sigmoid(x), also called swish.",
   ["tl.mish"] = "mish(x): x * tanh(softplus(x)) (Misra 2019).",
   ["tl.softsign"] = "softsign(x): x / (1 + |x|).",

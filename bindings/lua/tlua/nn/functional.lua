@@ -71,6 +71,15 @@ function F.log_softmax(x, dim, extra)
   return wrap(out[0])
 end
 
+--- silu(gate) * up, the gated unit of Llama's feed-forward layers.
+function F.swiglu(gate, up, extra)
+  check_tensor(gate, "swiglu", 1)
+  check_tensor(up, "swiglu", 2)
+  base.no_more("swiglu", extra)
+  check(C.tl_swiglu(gate, up, out))
+  return wrap(out[0])
+end
+
 -- ---- layers ----
 
 --- x (.., in), weight (out, in), bias (out) or nil: (.., out).
@@ -205,6 +214,17 @@ function F.embedding(ids, weight, opts)
   return wrap(out[0])
 end
 
+--- x (.., T, D) with the pairs of each row turned by its position's angles, whose cosines and sines (T, R <= D/2)
+--- nn.RotaryEmbedding gives; option interleaved (false): pairs are (2i-1, 2i) instead of (i, i + R).
+function F.rope(x, cos, sin, opts)
+  check_tensor(x, "rope", 1)
+  check_tensor(cos, "rope", 2)
+  check_tensor(sin, "rope", 3)
+  local interleaved = opts ~= nil and options("rope", opts, { interleaved = false }).interleaved or false
+  check(C.tl_rope(x, cos, sin, interleaved, out))
+  return wrap(out[0])
+end
+
 --- Options p (0.5) and training (true).
 function F.dropout(x, opts)
   check_tensor(x, "dropout", 1)
@@ -296,6 +316,22 @@ function F.cross_entropy(x, target, opts)
   support.check_tensors("cross_entropy", o, "weight")
   check(C.tl_cross_entropy(x, target, o.weight, o.ignore_index, o.label_smoothing,
     support.reduction("cross_entropy", o.reduction), out))
+  return wrap(out[0])
+end
+
+--- F.cross_entropy(F.linear(x, weight, opts.linear_bias), target) whose logits exist a chunk of rows at a time.
+function F.linear_cross_entropy(x, linear_weight, target, opts)
+  local name = "linear_cross_entropy"
+  check_tensor(x, name, 1)
+  check_tensor(linear_weight, name, 2)
+  check_tensor(target, name, 3)
+  local o = options(name, opts, {
+    linear_bias = optional, weight = optional, ignore_index = -100, label_smoothing = 0, reduction = "mean",
+    chunk = optional,
+  })
+  support.check_tensors(name, o, "linear_bias", "weight")
+  check(C.tl_linear_cross_entropy(x, linear_weight, target, o.linear_bias, o.weight, o.ignore_index, o.label_smoothing,
+    support.reduction(name, o.reduction), o.chunk and support.size(name, "chunk", o.chunk) or 0, out))
   return wrap(out[0])
 end
 

@@ -9,6 +9,7 @@ local home = {
   BatchNorm1d = "batchnorm", BatchNorm2d = "batchnorm", BatchNorm3d = "batchnorm", SyncBatchNorm = "batchnorm",
   LayerNorm = "norm", GroupNorm = "norm", RMSNorm = "norm",
   Embedding = "embedding",
+  RotaryEmbedding = "rotary",
   Dropout = "dropout",
   MaxPool2d = "pool", AvgPool2d = "pool", AdaptiveAvgPool2d = "pool",
   Sequential = "container", ModuleList = "container", Flatten = "container", Identity = "container",
