@@ -172,3 +172,23 @@ describe("examples/gpt.lua #once", function()
     for name, value in pairs(a.model) do assert.is_true(value:eq(b.model[name]):all():item(), name) end
   end)
 end)
+
+describe("examples/finetune.lua #once", function()
+  it("teaches a small model capitals by adapters, and saves both ways", function()
+    local folder = os.tmpname()
+    os.remove(folder)
+    local _, output = run("finetune.lua", "--base", "30", "--steps", "30", "--context", "16", "--batch", "8", "--out",
+      folder)
+    local before, after = numbers_after(output, "before  loss")[1], numbers_after(output, "after   loss")[1]
+    local merged = numbers_after(output, "merged  loss")[1]
+    assert.is_true(after < before - 0.3, output)
+    assert.is_true(math.abs(merged - after) < 1e-3, output)
+    assert.matches("training 16384 of %d+ parameters", output)
+    local model = tl.models.load(folder .. "/base")
+    tl.lora.load(model, folder .. "/adapter")
+    local ids = tl.tensor({ { 1, 5, 7 } }, { dtype = "int64" })
+    local difference = (model(ids) - tl.models.load(folder .. "/merged")(ids)):abs():max():item()
+    os.execute("rm -r " .. folder)
+    assert.is_true(difference < 1e-4, difference)
+  end)
+end)

@@ -160,7 +160,7 @@ function lora.save(model, folder, options)
   if type(folder) ~= "string" then fail(op .. ": argument 2 must be a path, got " .. base.kind(folder)) end
   local o, given = base.options(op, options, { base_model = "" }), adapters.options
   local class = getmetatable(model)
-  system.make_folder(folder)
+  system.make_folders(folder)
   pretrained.write_tensors(folder .. "/" .. WEIGHTS, tensors_of(adapters))
   pretrained.write_json(op, folder .. "/" .. CONFIG, {
     peft_type = "LORA", task_type = class.model_type and "CAUSAL_LM" or json.null,

@@ -1,10 +1,10 @@
 -- pretrained.lua: models as Hugging Face keeps them: a folder with config.json and model.safetensors (or several files
 -- and model.safetensors.index.json).
 --
--- A class of models has: model_type and architecture, its names there; defaults, the options that it knows; unsupported,
--- keys of config.json with the only value they may have; rename(name), how a tensor of a file is called here (nil: it is
--- of no use); transposed(name), whether files have that matrix the other way round. It may have from_config and
--- to_config, where options are not simply keys.
+-- A class of models has: model_type and architecture, its names there; defaults, the options that it knows;
+-- unsupported, keys of config.json with the only value they may have; rename(name), how a tensor of a file is called
+-- here (nil: it is of no use); transposed(name), whether files have that matrix the other way round. It may have
+-- from_config and to_config, where options are not simply keys.
 local base = require "tlua.base"
 local files = require "tlua.files"
 local json = require "tlua.sweep.json"
@@ -183,7 +183,7 @@ function pretrained.save(model, folder)
   if rawget(model, "lora_adapters") then
     fail(op .. ": the model has adapters: lora.save writes them, lora.merge makes them part of its weights")
   end
-  system.make_folder(folder)
+  system.make_folders(folder)
   local config = {}
   for key, value in pairs(model.source_config or {}) do config[key] = value end
   for key in pairs(class.defaults) do -- null: else transformers would take a default of its own
