@@ -4,7 +4,6 @@
 local base = require "tlua.base"
 local nn = require "tlua.nn"
 local F = require "tlua.nn.functional"
-local compose = require "tlua.models.compose"
 local generation = require "tlua.models.generate"
 local new_cache = require "tlua.models.cache"
 
@@ -29,11 +28,11 @@ function Causal:forward(ids, cache)
   return F.linear(self:states(ids, cache), self:output_weight())
 end
 
---- model:loss(ids, targets, {ignore_index=-100, label_smoothing=0, reduction="mean"}): the cross entropy of targets
---- (B, T) with the logits of ids (B, T), which are never all in memory at once.
+--- model:loss(ids, targets, {ignore_index=-100, label_smoothing=0, reduction="mean", ...}): the cross entropy of
+--- targets (B, T) with the logits of ids (B, T), which are never all in memory at once: F.linear_cross_entropy.
 function Causal:loss(ids, targets, options)
   self:check_ids(ids)
-  return compose.linear_cross_entropy(self:states(ids), self:output_weight(), targets, options)
+  return F.linear_cross_entropy(self:states(ids), self:output_weight(), targets, options)
 end
 
 --- model:cache(): an empty cache for model(ids, cache).

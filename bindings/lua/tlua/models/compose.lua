@@ -1,6 +1,5 @@
--- compose.lua: attention, rotary positions and the loss of large vocabularies, made of smaller operations.
+-- compose.lua: attention made of smaller operations.
 local base = require "tlua.base"
-local F = require "tlua.nn.functional"
 
 local tl = base.tl
 
@@ -25,19 +24,6 @@ function compose.scaled_dot_product_attention(q, k, v, o)
   local p = scores:softmax(-1)
   if o.dropout_p and o.dropout_p > 0 then p = p:dropout(o.dropout_p) end
   return p:matmul(v)
-end
-
---- The cross entropy of x W^T: x (.., C), weight (V, C), target (..).
-function compose.linear_cross_entropy(x, weight, target, o)
-  local logits = F.linear(x, weight)
-  return F.cross_entropy(logits:reshape(-1, weight:size(1)), target:reshape(-1), o)
-end
-
--- cos and sin (T, D/2) turn the pairs (x[i], x[i + D/2]) of x (.., T, D).
-function compose.rope(x, cos, sin)
-  local a, b = unpack(x:chunk(2, -1))
-  cos, sin = cos:to(x.dtype), sin:to(x.dtype)
-  return tl.cat({ a * cos - b * sin, b * cos + a * sin }, -1)
 end
 
 return compose

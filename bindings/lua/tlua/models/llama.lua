@@ -2,9 +2,8 @@
 -- Modules are called as in Hugging Face's files, options as in their config.json.
 local base = require "tlua.base"
 local nn = require "tlua.nn"
+local F = require "tlua.nn.functional"
 local attention = require "tlua.models.attention"
-local compose = require "tlua.models.compose"
-local rope = require "tlua.models.rope"
 local support = require "tlua.models.support"
 local Causal = require "tlua.models.causal"
 
@@ -38,6 +37,29 @@ local function read(options)
   return c
 end
 
+-- The keys of rope_scaling that each type needs.
+local scaling_keys = {
+  linear = { "factor" },
+  llama3 = { "factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings" },
+}
+
+-- rope_scaling as nn.RotaryEmbedding takes it.
+local function scaling_of(c)
+  local given = c.rope_scaling or {}
+  local kind = given.rope_type or given.type or "default"
+  if kind == "default" then return nil end
+  if not scaling_keys[kind] then
+    fail(("%s: rope_scaling of type '%s' is not supported%s"):format(NAME, tostring(kind),
+      base.suggestion(tostring(kind), scaling_keys)))
+  end
+  local scaling = { type = kind }
+  for _, key in ipairs(scaling_keys[kind]) do
+    base.check_number(given[key], NAME, "rope_scaling's " .. key)
+    scaling[key] = given[key]
+  end
+  return scaling
+end
+
 -- ---- one layer ----
 
 local Attention = Module:extend("LlamaAttention")
@@ -57,8 +79,8 @@ local function heads(x, D) return x:view(x:size(1), x:size(2), -1, D):transpose(
 
 function Attention:forward(x, cos, sin, cache)
   local D = self.head_dim
-  local q = compose.rope(heads(self.q_proj(x), D), cos, sin)
-  local k = compose.rope(heads(self.k_proj(x), D), cos, sin)
+  local q = F.rope(heads(self.q_proj(x), D), cos, sin)
+  local k = F.rope(heads(self.k_proj(x), D), cos, sin)
   local v = heads(self.v_proj(x), D)
   local y = attention(q, k, v, cache, self.layer, self.training and self.dropout or 0)
   return self.o_proj(y:transpose(2, 3):reshape(x:size(1), x:size(2), -1))
@@ -72,9 +94,13 @@ function MLP:init(c)
   self.up_proj = nn.Linear(c.hidden_size, c.intermediate_size, options)
   self.down_proj = nn.Linear(c.intermediate_size, c.hidden_size, options)
   self.act_fn = support.activation(NAME, "hidden_act", c.hidden_act)
+  self.fused = self.act_fn == F.silu
 end
 
-function MLP:forward(x) return self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x)) end
+function MLP:forward(x)
+  local gate, up = self.gate_proj(x), self.up_proj(x)
+  return self.down_proj(self.fused and F.swiglu(gate, up) or self.act_fn(gate) * up)
+end
 
 local Layer = Module:extend("LlamaDecoderLayer")
 
@@ -100,13 +126,13 @@ function Model:init(c)
   self.layers = nn.ModuleList()
   for i = 1, c.num_hidden_layers do self.layers:add(Layer(c, i)) end
   self.norm = nn.RMSNorm(c.hidden_size, { eps = c.rms_norm_eps })
-  rawset(self, "angles", rope.tables(rope.frequencies(NAME, c.head_dim, c.rope_theta, c.rope_scaling)))
+  self.rotary_emb = nn.RotaryEmbedding(c.head_dim, { base = c.rope_theta, scaling = scaling_of(c) })
 end
 
 function Model:forward(ids, cache)
   local T, past = ids:size(2), cache and cache.length or 0
   local x = self.embed_tokens(ids)
-  local cos, sin = self.angles(past, T, x.device)
+  local cos, sin = self.rotary_emb(past + 1, T)
   for i = 1, #self.layers do x = self.layers[i](x, cos, sin, cache) end
   if cache then cache:advance(T) end
   return self.norm(x)
