@@ -424,7 +424,7 @@ TL_API tl_status tl_layer_norm(tl_tensor *x, int n, const int64_t *shape, tl_ten
 TL_API tl_status tl_group_norm(tl_tensor *x, int64_t groups, tl_tensor *w, tl_tensor *b, double eps, tl_tensor **out);
 TL_API tl_status tl_rms_norm(tl_tensor *x, int n, const int64_t *shape, tl_tensor *w, double eps, tl_tensor **out);
 
-/* ---- softmax, losses, embedding (engine/ops/softmax.c, loss.c, embedding.c) --------------------------------------- */
+/* ---- softmax, losses, embedding, attention (engine/ops/softmax.c, loss.c, embedding.c, attention.c) ----------------- */
 
 TL_API tl_status tl_softmax(tl_tensor *x, int d, tl_tensor **out);
 TL_API tl_status tl_log_softmax(tl_tensor *x, int d, tl_tensor **out);
@@ -461,6 +461,16 @@ TL_API tl_status tl_linear_cross_entropy(tl_tensor *x, tl_tensor *linear_weight,
 TL_API tl_status tl_rope(tl_tensor *x, tl_tensor *cos, tl_tensor *sin, bool interleaved, tl_tensor **out);
 /* w (V, D), ids integer (..): out (.., D); padding_idx = -1: none (its row gets no gradient) */
 TL_API tl_status tl_embedding(tl_tensor *w, tl_tensor *ids, int64_t padding_idx, tl_tensor **out);
+
+/* softmax(scale q k^T + mask) v without ever storing the weights (Vaswani et al. 2017; Dao et al. 2022). q (.., H, T, D),
+ * k (.., H, S, D), v (.., H, S, V), of one floating dtype and any strides: out (.., H, T, V). mask: NULL, bool (true: takes
+ * part) or floating (added), broadcasting to (.., H, T, S), without a gradient. is_causal: query t sees keys 0..t, besides
+ * what the mask hides. scale: nan is 1 / sqrt(D). enable_gqa: k and v may have fewer heads, which divide q's: head h reads
+ * head h / (H / Hk). dropout_p drops weights with numbers of g (NULL: the default generator), one for each place of (.., H,
+ * T, S). A row that sees nothing gives 0, and gradients 0. */
+TL_API tl_status tl_scaled_dot_product_attention(tl_tensor *q, tl_tensor *k, tl_tensor *v, tl_tensor *mask,
+                                                 double dropout_p, bool is_causal, double scale, bool enable_gqa,
+                                                 tl_generator *g, tl_tensor **out);
 
 /* ---- autograd (engine/autograd/tape.c, inplace.c, hook.c) --------------------------------------------------------- */
 

@@ -119,7 +119,7 @@ typedef struct tl_kernels {
   /* gradients from dy; each of dx, dw, dbias may be NULL: not wanted */
   tl_status (*conv_backward)(const tl_convolution *c, const void *x, const void *w, const void *dy, void *dx, void *dw,
                              void *dbias);
-  /* ---- softmax.c, loss.c, class_loss.c, norm.c, row_norm.c, embedding.c, rope.c ---- see nn.h */
+  /* ---- softmax.c, loss.c, class_loss.c, norm.c, row_norm.c, embedding.c, rope.c, attention.c ---- see nn.h */
   tl_status (*softmax)(const tl_softmax_args *a);
   tl_status (*softmax_grad)(const tl_softmax_grad_args *a);
   tl_status (*loss)(const tl_loss_args *a);
@@ -133,6 +133,8 @@ typedef struct tl_kernels {
   tl_status (*embedding)(const tl_embedding_args *a);
   tl_status (*embedding_grad)(const tl_embedding_grad_args *a);
   tl_status (*rope)(const tl_rope_args *a);
+  tl_status (*attention)(const tl_attention_args *a);
+  tl_status (*attention_grad)(const tl_attention_grad_args *a);
   /* ---- along.c ---- one dim of a contiguous x (outer, n, inner), n > 0: ids (outer, inner) of the first extreme; nan wins */
   tl_status (*arg_extreme)(bool largest, int dtype, const void *x, int64_t outer, int64_t n, int64_t inner,
                            int64_t *ids);

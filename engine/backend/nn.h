@@ -1,4 +1,4 @@
-/* nn.h: arguments of the fused kernels of normalisation, softmax, losses and embedding.
+/* nn.h: arguments of the fused kernels of normalisation, softmax, losses, embedding and attention.
  *
  * Every tensor is contiguous; (a, b, c) beside one is the shape it is to be read with. NULL where a line says "or NULL".
  * x, y, g (the gradient that arrives) and dx have one floating dtype; whatever is named "compute" is float64 for float64
@@ -138,5 +138,25 @@ typedef struct tl_rope_args {
   bool interleaved, back;
   tl_tensor *y; /* written */
 } tl_rope_args;
+
+/* out = softmax(scale q k^T + mask) v. q (B, H, T, D), k (B, Hk, S, D), v (B, Hk, S, V), out (B, H, T, V), mask (B, H, T,
+ * S): 4-d, any strides, no dim of q or v but D and V is 0; H is a multiple of Hk, and head h reads key head h / (H / Hk).
+ * mask is bool (true: takes part) or compute (added). causal: query t sees keys 0..t. A row that sees nothing gives 0. A
+ * weight is dropped where number offset + its place in (B, H, T, S) of the stream `seed` is below `dropout`, and divided
+ * by 1 - dropout elsewhere. */
+typedef struct tl_attention_args {
+  tl_tensor *q, *k, *v, *mask; /* mask or NULL */
+  bool causal;
+  double scale, dropout;
+  uint64_t seed, offset;
+  tl_tensor *out; /* written */
+  tl_tensor *lse; /* written, compute: (B, H, T), contiguous: log of the sum of exp(scores), -inf for none; or NULL */
+} tl_attention_args;
+
+typedef struct tl_attention_grad_args {
+  tl_attention_args in;    /* as above; out and lse are read */
+  tl_tensor *g;            /* as out */
+  tl_tensor *dq, *dk, *dv; /* written, as q, k, v; each or NULL */
+} tl_attention_grad_args;
 
 #endif

@@ -30,7 +30,7 @@
 #define tl_cpu_conv_forward TL_ISA_NAME(tl_cpu_conv_forward)
 #define tl_cpu_conv_backward TL_ISA_NAME(tl_cpu_conv_backward)
 
-/* normalisation, softmax, losses, embedding: see backend/nn.h */
+/* normalisation, softmax, losses, embedding, attention: see backend/nn.h */
 #define tl_cpu_softmax TL_ISA_NAME(tl_cpu_softmax)
 #define tl_cpu_softmax_grad TL_ISA_NAME(tl_cpu_softmax_grad)
 #define tl_cpu_loss TL_ISA_NAME(tl_cpu_loss)
@@ -44,6 +44,8 @@
 #define tl_cpu_embedding TL_ISA_NAME(tl_cpu_embedding)
 #define tl_cpu_embedding_grad TL_ISA_NAME(tl_cpu_embedding_grad)
 #define tl_cpu_rope TL_ISA_NAME(tl_cpu_rope)
+#define tl_cpu_attention TL_ISA_NAME(tl_cpu_attention)
+#define tl_cpu_attention_grad TL_ISA_NAME(tl_cpu_attention_grad)
 tl_status tl_cpu_softmax(const tl_softmax_args *a);
 tl_status tl_cpu_softmax_grad(const tl_softmax_grad_args *a);
 tl_status tl_cpu_loss(const tl_loss_args *a);
@@ -57,6 +59,8 @@ tl_status tl_cpu_row_norm_grad(const tl_row_norm_grad_args *a);
 tl_status tl_cpu_embedding(const tl_embedding_args *a);
 tl_status tl_cpu_embedding_grad(const tl_embedding_grad_args *a);
 tl_status tl_cpu_rope(const tl_rope_args *a);
+tl_status tl_cpu_attention(const tl_attention_args *a);
+tl_status tl_cpu_attention_grad(const tl_attention_grad_args *a);
 #define tl_cpu_arg_extreme TL_ISA_NAME(tl_cpu_arg_extreme)
 #define tl_cpu_cumsum TL_ISA_NAME(tl_cpu_cumsum)
 #define tl_cpu_find_bad_id TL_ISA_NAME(tl_cpu_find_bad_id)

@@ -143,10 +143,10 @@ reduction "batchmean" gives the divergence proper.]],
   ["tl.nn.functional"] = "The same table as tl.F: layers and losses as functions of their tensors.",
   ["tl.F"] = [[
 nn.functional: linear conv1d conv2d conv_transpose2d max_pool2d avg_pool2d adaptive_avg_pool2d batch_norm layer_norm
-rms_norm group_norm embedding rope dropout one_hot normalize cosine_similarity; relu gelu silu tanh sigmoid mish
-softsign softplus logsigmoid leaky_relu elu swiglu softmax log_softmax; mse_loss l1_loss smooth_l1_loss huber_loss
-cross_entropy linear_cross_entropy nll_loss binary_cross_entropy binary_cross_entropy_with_logits kl_div. Tensors
-first, then one table of options.]],
+rms_norm group_norm embedding rope dropout scaled_dot_product_attention one_hot normalize cosine_similarity; relu gelu
+silu tanh sigmoid mish softsign softplus logsigmoid leaky_relu elu swiglu softmax log_softmax; mse_loss l1_loss
+smooth_l1_loss huber_loss cross_entropy linear_cross_entropy nll_loss binary_cross_entropy
+binary_cross_entropy_with_logits kl_div. Tensors first, then one table of options.]],
   ["tl.F.linear"] = "F.linear(x, weight, bias or nil): x (.., in), weight (out, in) -> (.., out)",
   ["tl.F.linear_gelu"] = [[
 F.linear_gelu(x, weight, bias or nil): F.gelu(F.linear(x, weight, bias), { approximate = "tanh" }); one kernel on CUDA
@@ -192,6 +192,12 @@ F.binary_cross_entropy_with_logits(logits, target, {weight=, pos_weight=, reduct
 F.batch_norm(x, {running_mean=, running_var=, weight=, bias=, training=false, momentum=0.1, eps=1e-5})]],
   ["tl.F.layer_norm"] = "F.layer_norm(x, normalized_shape, {weight=, bias=, eps=1e-5})",
   ["tl.F.dropout"] = "F.dropout(x, {p=0.5, training=true})",
+  ["tl.F.scaled_dot_product_attention"] = [[
+F.scaled_dot_product_attention(q, k, v, {attn_mask=, dropout_p=0, is_causal=false, scale=1/sqrt(D), enable_gqa=false})
+softmax(scale q k' + mask) v for q (.., H, T, D), k (.., H, S, D), v (.., H, S, V), without ever storing the weights.
+attn_mask broadcasts to (.., H, T, S): bool (true takes part) or floating (added; it gets no gradient). is_causal: query t
+sees keys 1..t. enable_gqa: k and v may have fewer heads, which divide q's. A row that sees nothing gives zeros.
+Vaswani et al. 2017, Dao et al. 2022.]],
   ["tl.F.embedding"] = "F.embedding(ids, weight, {padding_idx=})",
   ["tl.F.normalize"] = "F.normalize(x, {p=2, dim=2, eps=1e-12}): x / max(norm along dim, eps)",
   ["tl.F.cosine_similarity"] = "F.cosine_similarity(a, b, {dim=2, eps=1e-8})",

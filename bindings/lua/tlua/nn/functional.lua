@@ -233,6 +233,29 @@ function F.dropout(x, opts)
   return wrap(out[0])
 end
 
+--- softmax(scale q k' + mask) v without storing the weights: q (.., H, T, D), k (.., H, S, D), v (.., H, S, V). Options
+--- attn_mask (bool: true takes part; floating: added), dropout_p (0), is_causal (false), scale (1 / sqrt(D)), enable_gqa
+--- (false: k and v have q's heads).
+function F.scaled_dot_product_attention(q, k, v, opts)
+  local name = "scaled_dot_product_attention"
+  check_tensor(q, name, 1)
+  check_tensor(k, name, 2)
+  check_tensor(v, name, 3)
+  if opts == nil then
+    check(C.tl_scaled_dot_product_attention(q, k, v, nil, 0, false, 0 / 0, false, nil, out))
+    return wrap(out[0])
+  end
+  local o = options(name, opts,
+    { attn_mask = optional, dropout_p = 0, is_causal = false, scale = optional, enable_gqa = false })
+  support.check_tensors(name, o, "attn_mask")
+  if o.scale ~= nil and type(o.scale) ~= "number" then
+    base.fail(name .. ": option 'scale' must be a number, got " .. base.kind(o.scale))
+  end
+  check(C.tl_scaled_dot_product_attention(q, k, v, o.attn_mask, o.dropout_p, o.is_causal, o.scale or 0 / 0,
+    o.enable_gqa, nil, out))
+  return wrap(out[0])
+end
+
 --- ids (..) of 0..n-1 become int64 (.., n); without n it is the largest id + 1.
 function F.one_hot(ids, n)
   check_tensor(ids, "one_hot", 1)

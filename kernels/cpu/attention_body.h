@@ -1,0 +1,457 @@
+/* attention_body.h: attention in the type T; attention.c includes it for float and double.
+ *
+ * A vector's lanes are queries in the scores (keys, PANEL) and elements of a head in everything else: softmax then
+ * runs down the columns without a sum across lanes, and no operand but the queries is transposed. All operands of the
+ * products are packed: rows padded to whole vectors, in T. */
+
+#define LANES ((int)(VECTOR_BYTES / sizeof(T)))
+#define PANEL (2 * LANES) /* queries that are worked on at once */
+
+typedef T F(vec) __attribute__((vector_size(VECTOR_BYTES), may_alias));
+
+static inline int64_t F(padded)(int64_t n) { return (n + LANES - 1) / LANES * LANES; }
+
+/* ---- products ---- */
+
+/* c (rows, vecs vectors) = a (rows, k) b (k, vecs vectors), added to c with `add`; a's element (i, p) is a[i ai + p ap] */
+static inline __attribute__((always_inline)) void F(tile)(const int rows, const int vecs, int64_t k, const T *a,
+                                                          int64_t ai, int64_t ap, const T *b, int64_t ldb, T *c,
+                                                          int64_t ldc, bool add) {
+  F(vec) s[ROWS][2] = {0}, bv[2];
+  if (add)
+#pragma GCC unroll 8
+    for (int i = 0; i < rows; i++)
+#pragma GCC unroll 2
+      for (int v = 0; v < vecs; v++) s[i][v] = *(const F(vec) *)(c + i * ldc + v * LANES);
+  for (int64_t p = 0; p < k; p++) {
+#pragma GCC unroll 2
+    for (int v = 0; v < vecs; v++) bv[v] = *(const F(vec) *)(b + p * ldb + v * LANES);
+#pragma GCC unroll 8
+    for (int i = 0; i < rows; i++)
+#pragma GCC unroll 2
+      for (int v = 0; v < vecs; v++) s[i][v] += a[i * ai + p * ap] * bv[v];
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < rows; i++)
+#pragma GCC unroll 2
+    for (int v = 0; v < vecs; v++) *(F(vec) *)(c + i * ldc + v * LANES) = s[i][v];
+}
+
+/* Rows of a product, in tiles: row i of c uses a's columns from (i + shift) on and below (i + reach). What a tile takes
+ * beyond that is 0 in a. */
+static inline __attribute__((always_inline)) void F(strips)(const int vecs, int64_t m, int64_t k, const T *a,
+                                                            int64_t ai, int64_t ap, const T *b, int64_t ldb, T *c,
+                                                            int64_t ldc, bool add, int64_t shift, int64_t reach) {
+  for (int64_t i = 0; i < m;) {
+    const int rows = m - i >= ROWS ? ROWS : m - i >= 4 ? 4 : m - i >= 2 ? 2 : 1;
+    const int64_t from = i + shift < 0 ? 0 : i + shift < k ? i + shift : k;
+    const int64_t to = k < i + rows + reach ? k : i + rows + reach;
+    const T *at = a + i * ai + from * ap, *bt = b + from * ldb;
+    T *ct = c + i * ldc;
+    if (rows == ROWS) F(tile)(ROWS, vecs, to - from, at, ai, ap, bt, ldb, ct, ldc, add);
+    else if (rows == 4) F(tile)(4, vecs, to - from, at, ai, ap, bt, ldb, ct, ldc, add);
+    else if (rows == 2) F(tile)(2, vecs, to - from, at, ai, ap, bt, ldb, ct, ldc, add);
+    else F(tile)(1, vecs, to - from, at, ai, ap, bt, ldb, ct, ldc, add);
+    i += rows;
+  }
+}
+
+/* c (m, n) = a b with a (m, k) stored row by row, or column by column; n is a multiple of LANES */
+static void F(times_rows)(int64_t m, int64_t n, int64_t k, const T *a, int64_t lda, const T *b, int64_t ldb, T *c,
+                          int64_t ldc, bool add, int64_t shift) {
+  int64_t j = 0;
+  for (; j + 2 * LANES <= n; j += 2 * LANES)
+    F(strips)(2, m, k, a, lda, 1, b + j, ldb, c + j, ldc, add, shift, EVERYTHING);
+  if (j < n) F(strips)(1, m, k, a, lda, 1, b + j, ldb, c + j, ldc, add, shift, EVERYTHING);
+}
+static void F(times_columns)(int64_t m, int64_t n, int64_t k, const T *a, int64_t lda, const T *b, int64_t ldb, T *c,
+                             int64_t ldc, bool add, int64_t reach) {
+  int64_t j = 0;
+  for (; j + 2 * LANES <= n; j += 2 * LANES)
+    F(strips)(2, m, k, a, 1, lda, b + j, ldb, c + j, ldc, add, -EVERYTHING, reach);
+  if (j < n) F(strips)(1, m, k, a, 1, lda, b + j, ldb, c + j, ldc, add, -EVERYTHING, reach);
+}
+
+/* ---- packing ---- */
+
+/* Rows first..first+n-1 of head (b, h) of t (B, H, rows, width), times `factor`, as rows of `ld` elements; what is right
+ * of them and, up to `all`, below them becomes 0. */
+static void F(pack)(T *dst, int64_t ld, const tl_tensor *t, int64_t b, int64_t h, int64_t first, int64_t n, int64_t all,
+                    T factor) {
+  const int64_t size = (int64_t)tl_dtype_size(t->dtype), width = t->shape[3];
+  const char *src = (const char *)tl_data(t) + (b * t->strides[0] + h * t->strides[1] + first * t->strides[2]) * size;
+  for (int64_t r = 0; r < n; r++, src += t->strides[2] * size) {
+    T *row = dst + r * ld;
+    for (int64_t d = 0; d < width; d += INT32_MAX)
+      F(tl_load)
+      (row + d, t->dtype, src + d * t->strides[3] * size, t->strides[3] * size,
+       width - d < INT32_MAX ? (int)(width - d) : INT32_MAX);
+    for (int64_t d = width; d < ld; d++) row[d] = 0;
+    if (factor != 1)
+      for (int64_t d = 0; d < ld; d++) row[d] *= factor;
+  }
+  if (n < all) memset(dst + n * ld, 0, (size_t)((all - n) * ld) * sizeof(T));
+}
+
+/* The way back: the first `width` elements of rows of `ld`. */
+static void F(unpack)(const T *src, int64_t ld, const tl_tensor *t, int64_t b, int64_t h, int64_t first, int64_t n) {
+  const int64_t size = (int64_t)tl_dtype_size(t->dtype), width = t->shape[3];
+  char *dst = (char *)tl_data(t) + (b * t->strides[0] + h * t->strides[1] + first * t->strides[2]) * size;
+  for (int64_t r = 0; r < n; r++, dst += t->strides[2] * size)
+    for (int64_t d = 0; d < width; d += INT32_MAX)
+      F(tl_store)
+      (dst + d * t->strides[3] * size, t->dtype, t->strides[3] * size, src + r * ld + d,
+       width - d < INT32_MAX ? (int)(width - d) : INT32_MAX);
+}
+
+/* dst (width, PANEL) = the transpose of src (PANEL, width): blocks of LANES x LANES, whose halves change places at every
+ * distance (Eklundh 1972) */
+static void F(transpose)(T *dst, const T *src, int64_t width) {
+  F(index)
+  even = {0},
+  odd = {0}; /* of the two vectors' elements as one list: those that stay, and those that come over */
+  for (int64_t d = 0; d < width; d += LANES)
+    for (int half = 0; half < 2; half++) {
+      F(vec) x[LANES];
+#pragma GCC unroll 16
+      for (int i = 0; i < LANES; i++) x[i] = *(const F(vec) *)(src + (half * LANES + i) * width + d);
+#pragma GCC unroll 4
+      for (int step = 1; step < LANES; step *= 2) {
+#pragma GCC unroll 16
+        for (int i = 0; i < LANES; i++) {
+          even[i] = i & step ? LANES + i - step : i;
+          odd[i] = i & step ? LANES + i : i + step;
+        }
+#pragma GCC unroll 16
+        for (int i = 0; i < LANES; i++)
+          if (!(i & step)) {
+            const F(vec) a = x[i], b = x[i + step];
+            x[i] = __builtin_shuffle(a, b, even);
+            x[i + step] = __builtin_shuffle(a, b, odd);
+          }
+      }
+#pragma GCC unroll 16
+      for (int i = 0; i < LANES; i++) *(F(vec) *)(dst + (d + i) * PANEL + half * LANES) = x[i];
+    }
+}
+
+/* ---- scores ---- */
+
+/* Of queries from `row` on and n keys from `key` on, one column a query */
+typedef struct F(block) {
+  const problem *p;
+  int64_t b, h, row, rows; /* rows <= PANEL: those there are */
+  int64_t key, n;
+} F(block);
+
+/* s (n, PANEL) = keys (n, width) x the transposed queries; where no key of a row may be seen by a half of the panel,
+ * that half stays as it is */
+static void F(scores)(const F(block) * x, const T *keys, const T *queries, int64_t width, T *s) {
+  int64_t seen = x->n;
+  if (x->p->causal) {
+    seen = x->row + LANES - x->key;
+    seen = seen < 0 ? 0 : seen < x->n ? seen : x->n;
+  }
+  F(times_rows)(seen, PANEL, width, keys, width, queries, PANEL, s, PANEL, false, -EVERYTHING);
+  F(times_rows)
+  (x->n - seen, LANES, width, keys + seen * width, width, queries + LANES, PANEL, s + seen * PANEL + LANES, PANEL,
+   false, -EVERYTHING);
+}
+
+/* Adds the mask; what may not be seen becomes -inf. */
+static void F(mask)(const F(block) * x, T *s) {
+  const tl_tensor *m = x->p->mask;
+  if (m != NULL) {
+    const int64_t size = (int64_t)tl_dtype_size(m->dtype), step = m->strides[3] * size;
+    const char *at = (const char *)tl_data(m) +
+                     (x->b * m->strides[0] + x->h * m->strides[1] + x->row * m->strides[2]) * size + x->key * step;
+    for (int64_t r = 0; r < x->rows; r++, at += m->strides[2] * size) {
+      if (m->dtype == TL_BOOL)
+        for (int64_t j = 0; j < x->n; j++) s[j * PANEL + r] = at[j * step] ? s[j * PANEL + r] : -(T)INFINITY;
+      else
+        for (int64_t j = 0; j < x->n; j++) s[j * PANEL + r] += *(const T *)(at + j * step);
+    }
+  }
+  for (int64_t j = x->row + 1 > x->key ? x->row + 1 - x->key : 0; x->p->causal && j < x->n; j++) {
+    const int64_t end = x->key + j - x->row;
+    for (int64_t r = 0; r < end && r < PANEL; r++) s[j * PANEL + r] = -(T)INFINITY;
+  }
+}
+
+/* Keys from x->key on that some query of the panel sees. */
+static int64_t F(reachable)(const F(block) * x) {
+  const int64_t n = x->p->keys - x->key, seen = x->row + x->rows - x->key;
+  return x->p->causal && seen < n ? seen : n;
+}
+
+/* keep (n, PANEL): 1 / (1 - p) where a weight stays, else 0. Weight (b, h, t, s) has the number of its place in the
+ * row-major order of (B, H, T, S). */
+static void F(draw)(const F(block) * x, T *keep) {
+  const problem *p = x->p;
+  uint32_t raw[TL_CHUNK + 4];
+  for (int64_t r = 0; r < x->rows; r++) {
+    const uint64_t place = (uint64_t)(((x->b * p->heads + x->h) * p->rows + x->row + r) * p->keys + x->key);
+    const uint32_t *w = tl_words(raw, p->seed, p->offset + place, (int)x->n);
+    for (int64_t j = 0; j < x->n; j++) keep[j * PANEL + r] = w[j] >> 8 < p->drop_below ? 0 : (T)p->keep_scale;
+  }
+  for (int64_t r = x->rows; r < PANEL; r++)
+    for (int64_t j = 0; j < x->n; j++) keep[j * PANEL + r] = 0;
+}
+
+/* exp(x) for x <= 0, at once 0 where it would be subnormal */
+static inline T F(weight)(T x) {
+  const T low = sizeof(T) == 4 ? (T)-87 : (T)-708;
+  const T e = f_exp(x < low ? low : x);
+  return x < low ? 0 : e;
+}
+
+/* ---- forward ---- */
+
+typedef struct F(panel) {
+  T *q; /* (width, PANEL), scaled */
+  T *o; /* (PANEL, v_width) sums so far */
+  T *m; /* (PANEL) maxima so far */
+  T *l; /* (PANEL) sums of exp(score - maximum) so far */
+} F(panel);
+
+/* s becomes exp(s - maximum); the sums in l and o are scaled to the new maxima. */
+static void F(softmax)(const F(block) * x, F(panel) * p, T *s, int64_t v_width) {
+  T shift[PANEL], factor[PANEL];
+  T *restrict m = p->m, *restrict l = p->l;
+#pragma omp simd
+  for (int r = 0; r < PANEL; r++) {
+    T most = m[r];
+    for (int64_t j = 0; j < x->n; j++) most = s[j * PANEL + r] > most ? s[j * PANEL + r] : most;
+    shift[r] = most == -(T)INFINITY ? 0 : most;
+    factor[r] = F(weight)(m[r] - shift[r]);
+    m[r] = most;
+    l[r] *= factor[r];
+  }
+  for (int64_t j = 0; j < x->n; j++) {
+#pragma omp simd
+    for (int r = 0; r < PANEL; r++) {
+      const T e = F(weight)(s[j * PANEL + r] - shift[r]);
+      s[j * PANEL + r] = e;
+      l[r] += e;
+    }
+  }
+  if (x->key == 0) return;
+  for (int r = 0; r < PANEL; r++)
+    for (int64_t d = 0; d < v_width; d++) p->o[r * v_width + d] *= factor[r];
+}
+
+static void F(forward_block)(const F(block) * x, F(panel) * p, const T *k, const T *v, int64_t width, int64_t v_width,
+                             T *s, T *keep) {
+  F(scores)(x, k, p->q, width, s);
+  F(mask)(x, s);
+  F(softmax)(x, p, s, v_width);
+  if (x->p->drops) {
+    F(draw)(x, keep);
+    for (int64_t i = 0; i < x->n * PANEL; i++) s[i] *= keep[i];
+  }
+  F(times_columns)
+  (PANEL, v_width, x->n, s, PANEL, v, v_width, p->o, v_width, x->key > 0, x->p->causal ? x->row - x->key : EVERYTHING);
+}
+
+/* out = o / l, lse = m + log l; a row that sees nothing: 0 and -inf */
+static void F(finish)(const F(block) * x, F(panel) * p, const tl_attention_args *a, int64_t v_width) {
+  for (int64_t r = 0; r < x->rows; r++) {
+    T *o = p->o + r * v_width;
+    const T scale = 1 / p->l[r];
+    if (p->l[r] == 0)
+      for (int64_t d = 0; d < v_width; d++) o[d] = 0;
+    else
+      for (int64_t d = 0; d < v_width; d++) o[d] *= scale;
+  }
+  F(unpack)(p->o, v_width, a->out, x->b, x->h, x->row, x->rows);
+  if (a->lse == NULL) return;
+  T *lse = (T *)tl_data(a->lse) + (x->b * x->p->heads + x->h) * x->p->rows + x->row;
+  for (int64_t r = 0; r < x->rows; r++) lse[r] = p->l[r] == 0 ? -(T)INFINITY : p->m[r] + f_log(p->l[r]);
+}
+
+static size_t F(forward_scratch)(const problem *p) {
+  const int64_t width = F(padded)(p->width), v_width = F(padded)(p->v_width);
+  return sizeof(T) *
+         (size_t)(KEYS * (width + v_width) + 2 * KEYS * PANEL + PANELS * PANEL * (width + v_width + 2) + PANEL * width);
+}
+
+/* Queries of PANELS panels from `row` on, of one head */
+static void F(forward_task)(const tl_attention_args *a, const problem *p, int64_t b, int64_t h, int64_t row, T *at) {
+  const int64_t width = F(padded)(p->width), v_width = F(padded)(p->v_width), kv = h / p->group;
+  T *k = at, *v = k + KEYS * width, *s = v + KEYS * v_width, *keep = s + KEYS * PANEL, *rows = keep + KEYS * PANEL;
+  F(panel) panel[PANELS];
+  F(block) block[PANELS];
+  int panels = 0;
+  at = rows + PANEL * width;
+  for (; panels < PANELS && row < p->rows; panels++, row += PANEL) {
+    F(panel) *x = &panel[panels];
+    *x = (F(panel)){at, at + PANEL * width, at + PANEL * (width + v_width), at + PANEL * (width + v_width + 1)};
+    at += PANEL * (width + v_width + 2);
+    block[panels] = (F(block)){p, b, h, row, p->rows - row < PANEL ? p->rows - row : PANEL, 0, 0};
+    F(pack)(rows, width, a->q, b, h, row, block[panels].rows, PANEL, (T)p->scale);
+    F(transpose)(x->q, rows, width);
+    memset(x->o, 0, (size_t)(PANEL * v_width) * sizeof(T)); /* stays so without keys */
+    for (int r = 0; r < PANEL; r++) x->m[r] = -(T)INFINITY, x->l[r] = 0;
+  }
+  const int64_t end = F(reachable)(&block[panels - 1]);
+  for (int64_t key = 0; key < end; key += KEYS) {
+    const int64_t n = end - key < KEYS ? end - key : KEYS;
+    F(pack)(k, width, a->k, b, kv, key, n, n, 1);
+    F(pack)(v, v_width, a->v, b, kv, key, n, n, 1);
+    for (int i = 0; i < panels; i++) {
+      F(block) *x = &block[i];
+      x->key = key;
+      x->n = F(reachable)(x) < n ? F(reachable)(x) : n;
+      if (x->n > 0) F(forward_block)(x, &panel[i], k, v, width, v_width, s, keep);
+    }
+  }
+  for (int i = 0; i < panels; i++) F(finish)(&block[i], &panel[i], a, v_width);
+}
+
+static void F(forward)(const tl_attention_args *a, const problem *p, const plan *plan) {
+#pragma omp parallel num_threads(plan->threads) if (plan->threads > 1)
+  {
+    T *at = (T *)(plan->scratch + (size_t)omp_get_thread_num() * plan->bytes);
+    const int64_t pieces = (p->rows + PANELS * PANEL - 1) / (PANELS * PANEL);
+#pragma omp for schedule(dynamic)
+    for (int64_t task = 0; task < p->batch * p->heads * pieces; task++) {
+      const int64_t head = task / pieces;
+      F(forward_task)(a, p, head / p->heads, head % p->heads, task % pieces * PANELS * PANEL, at);
+    }
+  }
+}
+
+/* ---- backward: with P = exp(scores - lse) and delta the sum of g out over a row,
+ * dV = P^T g, dS = P (g V^T - delta), dQ = scale dS K, dK = scale dS^T Q (Dao et al. 2022) ---- */
+
+typedef struct F(query) { /* of one panel */
+  T *rows, *columns;      /* scaled queries (PANEL, width) and their transpose */
+  T *g, *g_columns;       /* the gradient that arrives (PANEL, v_width) and its transpose */
+  T *dq;                  /* (PANEL, width), without the scale */
+  T *lse, *delta;         /* (PANEL) */
+} F(query);
+
+/* s = P as it weights the values (dropout included), ds = dS. A weight of 0 has no gradient, whatever it is multiplied
+ * with. */
+static void F(weights_grad)(const F(block) * x, const F(query) * q, T *restrict s, T *restrict ds,
+                            const T *restrict keep) {
+  const T *restrict lse = q->lse, *restrict delta = q->delta;
+  for (int64_t j = 0; j < x->n; j++) {
+    T *restrict sj = s + j * PANEL, *restrict dj = ds + j * PANEL;
+    if (x->p->drops) {
+      const T *restrict kj = keep + j * PANEL;
+#pragma omp simd
+      for (int r = 0; r < PANEL; r++) {
+        const T w = F(weight)(sj[r] - lse[r]), d = w * (dj[r] * kj[r] - delta[r]);
+        sj[r] = w * kj[r];
+        dj[r] = w == 0 ? 0 : d;
+      }
+    } else {
+#pragma omp simd
+      for (int r = 0; r < PANEL; r++) {
+        const T w = F(weight)(sj[r] - lse[r]), d = w * (dj[r] - delta[r]);
+        sj[r] = w;
+        dj[r] = w == 0 ? 0 : d;
+      }
+    }
+  }
+}
+
+/* Packs a panel's rows. */
+static void F(open_query)(const F(block) * x, const F(query) * q, const tl_attention_grad_args *a, T *rows) {
+  const problem *p = x->p;
+  const int64_t width = F(padded)(p->width), v_width = F(padded)(p->v_width);
+  F(pack)(q->rows, width, a->in.q, x->b, x->h, x->row, x->rows, PANEL, (T)p->scale);
+  F(transpose)(q->columns, q->rows, width);
+  F(pack)(q->g, v_width, a->g, x->b, x->h, x->row, x->rows, PANEL, 1);
+  F(transpose)(q->g_columns, q->g, v_width);
+  F(pack)(rows, v_width, a->in.out, x->b, x->h, x->row, x->rows, PANEL, 1);
+  const T *lse = (const T *)tl_data(a->in.lse) + (x->b * p->heads + x->h) * p->rows + x->row;
+  for (int r = 0; r < PANEL; r++) {
+    T sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t d = 0; d < v_width; d++) sum += q->g[r * v_width + d] * rows[r * v_width + d];
+    q->delta[r] = sum;
+    q->lse[r] = r >= x->rows || lse[r] == -(T)INFINITY ? (T)INFINITY : lse[r]; /* all weights 0 */
+  }
+  memset(q->dq, 0, (size_t)(PANEL * width) * sizeof(T));
+}
+
+static size_t F(backward_scratch)(const problem *p, int64_t keys) {
+  const int64_t width = F(padded)(p->width), v_width = F(padded)(p->v_width);
+  return sizeof(T) * (size_t)(2 * keys * (width + v_width) + 3 * KEYS * PANEL + PANEL * (3 * width + 3 * v_width + 2));
+}
+
+/* Keys first .. first+n-1 of one key head against all queries that share it. partial: where dq of this part of the keys
+ * goes, (B, H, T, width) in T; NULL: there is one part, dq itself. */
+static void F(backward_task)(const tl_attention_grad_args *a, const problem *p, int64_t b, int64_t kv, int64_t first,
+                             int64_t n, T *partial, T *at) {
+  const int64_t width = F(padded)(p->width), v_width = F(padded)(p->v_width);
+  T *k = at, *v = k + n * width, *dk = v + n * v_width, *dv = dk + n * width, *s = dv + n * v_width,
+    *ds = s + KEYS * PANEL, *keep = ds + KEYS * PANEL, *out = keep + KEYS * PANEL;
+  F(query) q;
+  q.rows = out + PANEL * v_width, q.columns = q.rows + PANEL * width, q.dq = q.columns + PANEL * width;
+  q.g = q.dq + PANEL * width, q.g_columns = q.g + PANEL * v_width;
+  q.lse = q.g_columns + PANEL * v_width, q.delta = q.lse + PANEL;
+  F(pack)(k, width, a->in.k, b, kv, first, n, n, 1);
+  F(pack)(v, v_width, a->in.v, b, kv, first, n, n, 1);
+  memset(dk, 0, (size_t)(n * (width + v_width)) * sizeof(T));
+  for (int64_t h = kv * p->group; h < (kv + 1) * p->group; h++)
+    for (int64_t row = 0; row < p->rows; row += PANEL) {
+      F(block) x = {p, b, h, row, p->rows - row < PANEL ? p->rows - row : PANEL, first, 0};
+      const int64_t end = F(reachable)(&x) < n ? F(reachable)(&x) : n;
+      if (end > 0) F(open_query)(&x, &q, a, out);
+      else memset(q.dq, 0, (size_t)(PANEL * width) * sizeof(T));
+      for (int64_t done = 0; done < end; done += KEYS) {
+        x.key = first + done;
+        x.n = end - done < KEYS ? end - done : KEYS;
+        const int64_t shift = p->causal ? x.key - row : -EVERYTHING;
+        F(scores)(&x, k + done * width, q.columns, width, s);
+        F(mask)(&x, s);
+        F(scores)(&x, v + done * v_width, q.g_columns, v_width, ds);
+        if (p->drops) F(draw)(&x, keep);
+        F(weights_grad)(&x, &q, s, ds, keep);
+        if (a->dv != NULL)
+          F(times_rows)(x.n, v_width, PANEL, s, PANEL, q.g, v_width, dv + done * v_width, v_width, true, shift);
+        if (a->dk != NULL)
+          F(times_rows)(x.n, width, PANEL, ds, PANEL, q.rows, width, dk + done * width, width, true, shift);
+        if (a->dq != NULL)
+          F(times_columns)(PANEL, width, x.n, ds, PANEL, k + done * width, width, q.dq, width, true, -shift);
+      }
+      if (a->dq == NULL) continue;
+      for (int64_t i = 0; i < PANEL * width; i++) q.dq[i] *= (T)p->scale;
+      if (partial == NULL) F(unpack)(q.dq, width, a->dq, b, h, row, x.rows);
+      else memcpy(partial + ((b * p->heads + h) * p->rows + row) * width, q.dq, (size_t)(x.rows * width) * sizeof(T));
+    }
+  if (a->dk != NULL) F(unpack)(dk, width, a->dk, b, kv, first, n);
+  if (a->dv != NULL) F(unpack)(dv, v_width, a->dv, b, kv, first, n);
+}
+
+/* dq = the sum of the parts, in order */
+static void F(sum_parts)(const tl_attention_grad_args *a, const problem *p, const plan *plan, T *partial) {
+  const int64_t width = F(padded)(p->width), size = p->batch * p->heads * p->rows * width;
+#pragma omp parallel for num_threads(plan->threads) if (plan->threads > 1) schedule(static)
+  for (int64_t head = 0; head < p->batch * p->heads; head++) {
+    T *sum = partial + head * p->rows * width;
+    for (int64_t part = 1; part < plan->parts; part++)
+      for (int64_t i = 0; i < p->rows * width; i++) sum[i] += sum[part * size + i];
+    F(unpack)(sum, width, a->dq, head / p->heads, head % p->heads, 0, p->rows);
+  }
+}
+
+static void F(backward)(const tl_attention_grad_args *a, const problem *p, const plan *plan) {
+  T *partial = plan->parts > 1 && a->dq != NULL ? (T *)(plan->scratch + (size_t)plan->threads * plan->bytes) : NULL;
+  const int64_t size = p->batch * p->heads * p->rows * F(padded)(p->width);
+#pragma omp parallel num_threads(plan->threads) if (plan->threads > 1)
+  {
+    T *at = (T *)(plan->scratch + (size_t)omp_get_thread_num() * plan->bytes);
+#pragma omp for schedule(dynamic)
+    for (int64_t task = 0; task < p->batch * p->kv_heads * plan->parts; task++) {
+      const int64_t head = task / plan->parts, part = task % plan->parts, first = part * plan->keys;
+      const int64_t n = p->keys - first < plan->keys ? p->keys - first : plan->keys;
+      F(backward_task)
+      (a, p, head / p->kv_heads, head % p->kv_heads, first, n, partial == NULL ? NULL : partial + part * size, at);
+    }
+  }
+  if (partial != NULL) F(sum_parts)(a, p, plan, partial);
+}
