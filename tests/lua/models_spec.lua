@@ -238,6 +238,24 @@ describe("fresh models", function()
     end
   end)
 
+  it("have the same gradients when layers are computed anew", function()
+    for _, name in ipairs { "gpt2", "llama" } do
+      local model = models.load(golden .. name):train()
+      local ids = tl.randint(0, 40, { 2, 9 })
+      local losses, grads = {}, {}
+      for k = 1, 2 do
+        tl.manual_seed(3) -- dropout
+        model:gradient_checkpointing(k == 2):zero_grad()
+        local loss = model:loss(ids, ids)
+        loss:backward()
+        losses[k], grads[k] = loss:item(), {}
+        for i, p in ipairs(model:parameters()) do grads[k][i] = p.grad:clone() end
+      end
+      assert.equal(losses[1], losses[2])
+      for i, g in ipairs(grads[1]) do close(g, grads[2][i], 1e-5) end
+    end
+  end)
+
   it("share the embedding with the output, or do not", function()
     assert.is_nil(models.gpt2(small):state_dict()["lm_head.weight"])
     local untied = { tie_word_embeddings = false }

@@ -32,6 +32,9 @@ tokens than the model takes are an error.]],
   ["tl.models.CausalLM.stream"] = [[
 for id in model:stream(ids, options) do ... end: generate's new tokens one at a time: a number when ids is (1, T), else a
 list of one number a row.]],
+  ["tl.models.CausalLM.gradient_checkpointing"] = [[
+model:gradient_checkpointing(true): keeps the input of each layer only, and computes the rest anew in backward: memory for
+time (tl.utils.checkpoint). Returns the model.]],
   ["tl.models.CausalLM.cache"] = [[
 model:cache(): an empty key-value cache. model(ids, cache) goes on behind the tokens in it, inside tl.no_grad.]],
   ["tl.models.CausalLM.save_pretrained"] = [[

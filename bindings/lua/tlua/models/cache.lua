@@ -8,12 +8,8 @@ Cache.__index = Cache
 
 local CHUNK = 256 -- tokens by which room grows at least
 
---- A cache for a model of so many layers that takes `limit` tokens at most. length: the tokens in it.
-local function new(layers, limit)
-  local self = { length = 0, limit = limit, keys = {}, values = {} }
-  for i = 1, layers do self.keys[i], self.values[i] = false, false end
-  return setmetatable(self, Cache)
-end
+--- A cache for a model that takes `limit` tokens at most. length: the tokens in it; keys and values: a tensor each layer.
+local function new(limit) return setmetatable({ length = 0, limit = limit, keys = {}, values = {} }, Cache) end
 
 -- `store` (B, H, room, D), or a larger one with the same first `length` tokens; made for tensors like x.
 local function with_room(self, store, x, needed)

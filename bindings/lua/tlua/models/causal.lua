@@ -1,6 +1,6 @@
 -- causal.lua: what all causal language models have: logits, loss, caches, generation, saving. A model has a table
--- `config`, a method states(ids, cache) that gives (B, T, C), and output_weight(): the (V, C) that turns a state into
--- logits.
+-- `config` and methods body(), the module that turns ids and a cache into states (B, T, C), and output_weight(), the
+-- (V, C) that turns a state into logits.
 local base = require "tlua.base"
 local nn = require "tlua.nn"
 local F = require "tlua.nn.functional"
@@ -25,18 +25,26 @@ end
 --- model(ids, cache): ids (B, T) -> logits (B, T, V). With a cache (model:cache()) the ids continue what it holds.
 function Causal:forward(ids, cache)
   self:check_ids(ids, cache)
-  return F.linear(self:states(ids, cache), self:output_weight())
+  return F.linear(self:body()(ids, cache), self:output_weight())
 end
 
 --- model:loss(ids, targets, {ignore_index=-100, label_smoothing=0, reduction="mean", ...}): the cross entropy of
 --- targets (B, T) with the logits of ids (B, T), which are never all in memory at once: F.linear_cross_entropy.
 function Causal:loss(ids, targets, options)
   self:check_ids(ids)
-  return F.linear_cross_entropy(self:states(ids), self:output_weight(), targets, options)
+  return F.linear_cross_entropy(self:body()(ids), self:output_weight(), targets, options)
+end
+
+--- model:gradient_checkpointing(on): keeps the input of each layer only, and computes the rest anew in backward: memory
+--- for time (tl.utils.checkpoint). Returns the model.
+function Causal:gradient_checkpointing(on)
+  if type(on) ~= "boolean" then fail("gradient_checkpointing: must be true or false, got " .. base.kind(on)) end
+  rawset(self:body(), "checkpointing", on)
+  return self
 end
 
 --- model:cache(): an empty cache for model(ids, cache).
-function Causal:cache() return new_cache(self:layers(), self:limit()) end
+function Causal:cache() return new_cache(self:limit()) end
 
 --- model:save_pretrained(folder): writes config.json and model.safetensors, as transformers reads them.
 function Causal:save_pretrained(folder) require("tlua.models.pretrained").save(self, folder) end

@@ -98,7 +98,7 @@ end
 function Transformer:forward(ids, cache)
   local T, past = ids:size(2), cache and cache.length or 0
   local x = self.drop(self.wte(ids) + self.wpe.weight:narrow(1, past + 1, T))
-  for i = 1, #self.h do x = self.h[i](x, cache) end
+  x = support.through(self.h, self.checkpointing, x, cache)
   if cache then cache:advance(T) end
   return self.ln_f(x)
 end
@@ -130,9 +130,8 @@ function GPT2:initialise()
   end
 end
 
-function GPT2:states(ids, cache) return self.transformer(ids, cache) end
+function GPT2:body() return self.transformer end
 function GPT2:output_weight() return (self.lm_head or self.transformer.wte).weight end
-function GPT2:layers() return self.config.n_layer end
 
 -- ---- Hugging Face's files ----
 

@@ -77,7 +77,7 @@ end
 -- (B, T, H D) -> (B, H, T, D)
 local function heads(x, D) return x:view(x:size(1), x:size(2), -1, D):transpose(2, 3) end
 
-function Attention:forward(x, cos, sin, cache)
+function Attention:forward(x, cache, cos, sin)
   local D = self.head_dim
   local q = F.rope(heads(self.q_proj(x), D), cos, sin)
   local k = F.rope(heads(self.k_proj(x), D), cos, sin)
@@ -112,8 +112,8 @@ function Layer:init(c, layer)
   self.post_attention_layernorm = nn.RMSNorm(c.hidden_size, norm)
 end
 
-function Layer:forward(x, cos, sin, cache)
-  x = x + self.self_attn(self.input_layernorm(x), cos, sin, cache)
+function Layer:forward(x, cache, cos, sin)
+  x = x + self.self_attn(self.input_layernorm(x), cache, cos, sin)
   return x + self.mlp(self.post_attention_layernorm(x))
 end
 
@@ -133,7 +133,7 @@ function Model:forward(ids, cache)
   local T, past = ids:size(2), cache and cache.length or 0
   local x = self.embed_tokens(ids)
   local cos, sin = self.rotary_emb(past + 1, T)
-  for i = 1, #self.layers do x = self.layers[i](x, cos, sin, cache) end
+  x = support.through(self.layers, self.checkpointing, x, cache, cos, sin)
   if cache then cache:advance(T) end
   return self.norm(x)
 end
@@ -155,9 +155,8 @@ function Llama:init(options)
   end
 end
 
-function Llama:states(ids, cache) return self.model(ids, cache) end
+function Llama:body() return self.model end
 function Llama:output_weight() return (self.lm_head or self.model.embed_tokens).weight end
-function Llama:layers() return self.config.num_hidden_layers end
 
 -- ---- Hugging Face's files ----
 

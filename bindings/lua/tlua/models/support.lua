@@ -53,6 +53,16 @@ end
 --- Is that F.linear_gelu's function?
 function support.is_gelu_tanh(name) return activations[name] == gelu_tanh end
 
+--- x through layers, which are called as layer(x, cache, ...). checkpointing: backward computes each anew (without a
+--- cache).
+function support.through(layers, checkpointing, x, cache, ...)
+  for i = 1, #layers do
+    if checkpointing and not cache then x = base.tl.utils.checkpoint(layers[i], x, nil, ...)
+    else x = layers[i](x, cache, ...) end
+  end
+  return x
+end
+
 --- Does calling this layer do what its class does, and no more? (No adapter, no hook.)
 function support.is_plain(layer) return not layer._hooks and rawget(layer, "forward") == nil end
 
