@@ -1,6 +1,6 @@
 -- attention.lua: self-attention of new tokens over all tokens so far.
 local base = require "tlua.base"
-local compose = require "tlua.models.compose"
+local F = require "tlua.nn.functional"
 
 local tl = base.tl
 
@@ -13,7 +13,7 @@ end
 return function(q, k, v, cache, layer, dropout_p)
   local T, past = q:size(3), cache and cache.length or 0
   if cache then k, v = cache:append(layer, k, v) end
-  return compose.scaled_dot_product_attention(q, k, v, {
+  return F.scaled_dot_product_attention(q, k, v, {
     is_causal = T > 1 and past == 0, attn_mask = T > 1 and past > 0 and mask_of(T, past, q.device) or nil,
     dropout_p = dropout_p, enable_gqa = k:size(2) ~= q:size(2),
   })

@@ -8,7 +8,7 @@ Cache.__index = Cache
 
 local CHUNK = 256 -- tokens by which room grows at least
 
---- A cache for a model that takes `limit` tokens at most. length: the tokens in it; keys and values: a tensor each layer.
+--- A cache for a model that takes `limit` tokens at most. length: the tokens in it; keys, values: a tensor each layer.
 local function new(limit) return setmetatable({ length = 0, limit = limit, keys = {}, values = {} }, Cache) end
 
 -- `store` (B, H, room, D), or a larger one with the same first `length` tokens; made for tensors like x.
