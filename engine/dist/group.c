@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "core/error.h"
+#include "dist/tcp/tcp.h"
 
 tl_group tl_the_group = {.size = 1};
 static bool initialized;
@@ -22,33 +23,46 @@ static bool number(const char *name, int *value) {
   return true;
 }
 
-bool tl_dist_environment(int *rank, int *size, int *local_rank) {
-  static const char *const names[][3] = {
-      {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"},
-      {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"},
-      {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"},
-  };
-  for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-    if (number(names[i][0], rank) && number(names[i][1], size)) {
-      if (!number(names[i][2], local_rank)) *local_rank = 0;
-      return true;
+/* Open MPI's mpirun; torchrun, and whoever sets its variables; Slurm; other MPIs. MASTER_ADDR says that RANK is meant:
+ * under srun each node may run a torchrun. */
+static const char *const launchers[][4] = {
+    {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_SIZE"},
+    {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR"},
+    {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_PROCID"},
+    {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "PMI_RANK"},
+};
+enum { TORCHRUN = 1, LAUNCHERS = 4 };
+
+/* Whose variables are set; LAUNCHERS: nobody's. */
+static int launcher(int *rank, int *size, int *local_rank) {
+  for (int i = 0; i < LAUNCHERS; i++)
+    if (number(launchers[i][0], rank) && number(launchers[i][1], size) && getenv(launchers[i][3]) != NULL) {
+      if (!number(launchers[i][2], local_rank)) *local_rank = 0;
+      return i;
     }
   *rank = *local_rank = 0;
   *size = 1;
-  return false;
+  return LAUNCHERS;
 }
+
+bool tl_dist_environment(int *rank, int *size, int *local_rank) { return launcher(rank, size, local_rank) < LAUNCHERS; }
 
 tl_status tl_dist_init(double timeout) {
   int rank, size, local_rank, torch_size;
   if (initialized) return TL_FAIL(TL_ERR_STATE, "dist.init", "the ranks have met already");
   if (!(timeout > 0)) return TL_FAIL(TL_ERR_VALUE, "dist.init", "timeout must be positive, got %g", timeout);
-  bool launched = tl_dist_environment(&rank, &size, &local_rank);
-  if (!launched && number("WORLD_SIZE", &torch_size) && torch_size > 1)
-    return TL_FAIL(TL_ERR_UNSUPPORTED, "dist.init",
-                   "WORLD_SIZE is %d, but no MPI launcher started this process: use mpirun -n %d tlua script, "
-                   "tlua --ranks %d script, or srun --mpi=pmix",
-                   torch_size, torch_size, torch_size);
+  int by = launcher(&rank, &size, &local_rank);
+  if (by == LAUNCHERS && number("WORLD_SIZE", &torch_size) && torch_size > 1)
+    return TL_FAIL(
+        TL_ERR_VALUE, "dist.init",
+        "WORLD_SIZE is %d, but RANK (0 to %d) or MASTER_ADDR is not set: set them and MASTER_PORT as torchrun "
+        "does, or use mpirun -n %d tlua script, tlua --ranks %d script, srun --mpi=pmix",
+        torch_size, torch_size - 1, torch_size, torch_size);
+  if (rank >= size)
+    return TL_FAIL(TL_ERR_VALUE, "dist.init", "%s is %d, %s is %d: ranks count from 0", launchers[by][0], rank,
+                   launchers[by][1], size);
   tl_the_group = (tl_group){.rank = rank, .size = size, .local_rank = local_rank, .timeout = timeout};
+  if (by == TORCHRUN && size > 1) tl_the_group.transport = tl_tcp_transport();
   if (size > 1) {
     tl_status st = tl_queue_start();
     if (st != TL_OK) {
@@ -62,7 +76,7 @@ tl_status tl_dist_init(double timeout) {
 
 tl_status tl_dist_destroy(void) {
   if (!initialized) return TL_OK;
-  if (tl_the_group.transport != NULL) tl_queue_stop();
+  if (tl_the_group.size > 1) tl_queue_stop();
   tl_the_group = (tl_group){.size = 1};
   initialized = false;
   return TL_OK;

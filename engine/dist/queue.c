@@ -327,7 +327,8 @@ static void *run(void *unused) {
   return NULL;
 }
 
-tl_status tl_queue_start(void) {
+/* MPI's plug-in. */
+static tl_status find_mpi(void) {
   const char *why = "";
   tl_transport_plugin_fn *plugin =
       (tl_transport_plugin_fn *)tl_plugin_symbol("libtlua-mpi.so", "tl_transport_plugin", &why);
@@ -338,6 +339,13 @@ tl_status tl_queue_start(void) {
                    tl_the_group.size, why);
   tl_the_group.transport = plugin(TL_ABI, tl_plugin_host_table(), &why);
   if (transport() == NULL) return TL_FAIL(TL_ERR_DEVICE, "dist.init", "libtlua-mpi.so: %s", why);
+  return TL_OK;
+}
+
+#define GRACE 1.0 /* seconds: a transport that watches the time itself says who is missing */
+
+tl_status tl_queue_start(void) {
+  if (transport() == NULL) TL_TRY(find_mpi());
   if (state == LOST)
     return TL_FAIL(TL_ERR_STATE, "dist.init", "the ranks did not meet before: this process cannot try again");
   state = STARTING;
@@ -345,7 +353,7 @@ tl_status tl_queue_start(void) {
   sequence = 0;
   if (pthread_create(&thread, NULL, run, NULL) != 0)
     return TL_FAIL(TL_ERR_MEMORY, "dist.init", "no thread to communicate on");
-  double deadline = now() + tl_the_group.timeout;
+  double deadline = now() + tl_the_group.timeout + GRACE;
   pthread_mutex_lock(&lock);
   while (state == STARTING && !tl_interrupt_flag && now() < deadline) wait_a_little();
   bool lost = state == STARTING;

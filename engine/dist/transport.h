@@ -1,4 +1,4 @@
-/* transport.h: what carries collectives between ranks: a plug-in over MPI. All calls come from one thread. */
+/* transport.h: what carries collectives between ranks: a plug-in over MPI, or TCP. All calls come from one thread. */
 #ifndef TL_DIST_TRANSPORT_H
 #define TL_DIST_TRANSPORT_H
 

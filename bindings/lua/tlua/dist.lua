@@ -15,8 +15,9 @@ local function operation(name, op)
   return number
 end
 
---- init{timeout=600, backend=}: joins the other ranks of mpirun, `tlua --ranks` or srun. Alone it is rank 0 of 1. Ranks
---- meet over MPI; tensors of a GPU are exchanged over NCCL, others over MPI, whatever `backend` says.
+--- init{timeout=600, backend=}: joins the other ranks of mpirun, `tlua --ranks`, srun or torchrun. Alone it is rank 0
+--- of 1. Ranks meet over MPI, over TCP where torchrun's variables are all there is; tensors of a GPU go over NCCL,
+--- others over MPI or TCP, whatever `backend` says.
 function dist.init(options)
   local o = base.options("dist.init", options, { timeout = 600, backend = base.optional })
   if o.backend ~= nil and o.backend ~= "mpi" and o.backend ~= "nccl" then
