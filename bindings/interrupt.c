@@ -20,6 +20,8 @@ static struct level {
   lua_State *L;
   tlua_interrupt_mode mode;
   volatile sig_atomic_t came;
+  volatile sig_atomic_t deferred;  /* TLUA_INTERRUPT_DEFERRED: the signal that came first */
+  struct sigaction former_sigterm; /* and what SIGTERM meant before */
 } levels[MAX_LEVELS];
 static volatile sig_atomic_t depth;
 static struct sigaction former; /* what it meant before the first level */
@@ -42,12 +44,36 @@ static void pause_here(lua_State *L, lua_Debug *activation) {
   if (tl_take_pause()) tlua_pause(L); /* else a tensor operation was faster */
 }
 
+static struct level *newest_deferred(void) {
+  for (int i = depth - 1; i >= 0; i--)
+    if (levels[i].mode == TLUA_INTERRUPT_DEFERRED) return &levels[i];
+  return NULL;
+}
+
+static void defer(struct level *l, int signal_number) {
+  if (l->deferred == 0) {
+    l->deferred = signal_number;
+    return;
+  }
+  signal(signal_number, SIG_DFL);
+  raise(signal_number);
+}
+
+static void on_sigterm(int signal_number) {
+  struct level *l = newest_deferred();
+  if (l != NULL) defer(l, signal_number);
+}
+
 /* Only async-signal-safe calls here; lua_sethook is one by LuaJIT's own use of it. */
 static void on_sigint(int signal_number) {
   if (depth == 0) return;
   struct level *now = &levels[depth - 1];
   int count = ++now->came;
   if (now->mode == TLUA_INTERRUPT_NOTED) return;
+  if (now->mode == TLUA_INTERRUPT_DEFERRED) {
+    defer(now, signal_number);
+    return;
+  }
   if (now->mode == TLUA_INTERRUPT_PAUSES && count == 1) {
     tl_request_pause();
     lua_sethook(now->L, pause_here, EVERYWHERE, 1);
@@ -65,12 +91,21 @@ static void on_sigint(int signal_number) {
 void tlua_arm_interrupt(lua_State *L, tlua_interrupt_mode mode) {
   if (depth == MAX_LEVELS) luaL_error(L, "too many REPLs inside one another");
   levels[depth] = (struct level){.L = L, .mode = mode};
-  if (++depth > 1) return;
   struct sigaction action;
   memset(&action, 0, sizeof action);
-  action.sa_handler = on_sigint;
   sigemptyset(&action.sa_mask);
-  sigaction(SIGINT, &action, &former);
+  action.sa_handler = on_sigterm;
+  depth++;
+  if (mode == TLUA_INTERRUPT_DEFERRED) sigaction(SIGTERM, &action, &levels[depth - 1].former_sigterm);
+  action.sa_handler = on_sigint;
+  if (depth == 1) sigaction(SIGINT, &action, &former);
+}
+
+bool tlua_interrupt_armed(void) { return depth > 0; }
+
+int tlua_deferred_signal(void) {
+  const struct level *l = newest_deferred();
+  return l == NULL ? 0 : l->deferred;
 }
 
 bool tlua_interrupt_came(void) { return depth > 0 && levels[depth - 1].came != 0; }
@@ -79,6 +114,11 @@ bool tlua_disarm_interrupt(void) {
   if (depth == 0) return false;
   if (depth == 1) sigaction(SIGINT, &former, NULL);
   struct level *ended = &levels[--depth];
+  if (ended->mode == TLUA_INTERRUPT_DEFERRED) {
+    sigaction(SIGTERM, &ended->former_sigterm, NULL);
+    if (ended->came != 0 && depth > 0) levels[depth - 1].came++;
+    return ended->came != 0;
+  }
   if (ended->came == 0) return false;
   if (ended->mode != TLUA_INTERRUPT_NOTED) {
     lua_sethook(ended->L, NULL, 0, 0);

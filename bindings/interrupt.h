@@ -15,7 +15,10 @@ typedef enum tlua_interrupt_mode {
    * on when that returns; a second one that comes before is as the first above. */
   TLUA_INTERRUPT_PAUSES,
   /* Only tlua_disarm_interrupt() tells: for code that reads from a terminal. */
-  TLUA_INTERRUPT_NOTED
+  TLUA_INTERRUPT_NOTED,
+  /* The first SIGINT or SIGTERM only leaves its number for tlua_deferred_signal(): for code that ends at a moment of its
+   * own choice. The second one kills. A SIGINT has come for the level below, too. */
+  TLUA_INTERRUPT_DEFERRED
 } tlua_interrupt_mode;
 
 /* What SIGINT means from now on for code that runs in L. System calls are interrupted (EINTR), so that a blocked read
@@ -27,6 +30,12 @@ bool tlua_disarm_interrupt(void);
 
 /* Has one come in the newest level? */
 bool tlua_interrupt_came(void);
+
+/* Is there a level? Without one the signals are a host program's own. */
+bool tlua_interrupt_armed(void);
+
+/* The signal that came in the newest level of TLUA_INTERRUPT_DEFERRED; 0: none. */
+int tlua_deferred_signal(void);
 
 /* Until the next call: when the other side of this socket is gone, what runs is interrupted as by SIGINT under
  * TLUA_INTERRUPT_STOPS. -1: none. Returns whether that of the last call went away. */

@@ -1,4 +1,4 @@
-/* native.c: the module "tlua.native": Ctrl-C, terminals, lines for the REPL. */
+/* native.c: the module "tlua.native": signals, terminals, lines for the REPL. */
 #include "native.h"
 
 #include <stdbool.h>
@@ -24,6 +24,23 @@ static int arm(lua_State *L) {
 /* disarm() -> did Ctrl-C come? */
 static int disarm(lua_State *L) {
   lua_pushboolean(L, tlua_disarm_interrupt());
+  return 1;
+}
+
+/* defer() -> boolean: the first Ctrl-C or SIGTERM waits for signalled() until disarm(). False: a host program has the
+ * signals, and there is nothing to disarm. */
+static int defer(lua_State *L) {
+  bool armed = tlua_interrupt_armed();
+  if (armed) tlua_arm_interrupt(L, TLUA_INTERRUPT_DEFERRED);
+  lua_pushboolean(L, armed);
+  return 1;
+}
+
+/* signalled() -> the number of the signal that came since defer(); nil */
+static int signalled(lua_State *L) {
+  int number = tlua_deferred_signal();
+  if (number == 0) lua_pushnil(L);
+  else lua_pushinteger(L, number);
   return 1;
 }
 
@@ -106,6 +123,8 @@ int tlua_open_native(lua_State *L) {
   static const luaL_Reg functions[] = {
       {"arm", arm},
       {"disarm", disarm},
+      {"defer", defer},
+      {"signalled", signalled},
       {"on_pause", on_pause},
       {"pause", pause_now},
       {"watch", watch},

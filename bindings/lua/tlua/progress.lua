@@ -22,8 +22,8 @@ local function short(x)
 end
 
 local function rate_text(bar, elapsed)
-  if bar.n == 0 or elapsed <= 0 then return "? " .. bar.unit .. "/s" end
-  local rate = bar.n * bar.unit_scale / elapsed
+  if bar.n == bar.first_n or elapsed <= 0 then return "? " .. bar.unit .. "/s" end
+  local rate = (bar.n - bar.first_n) * bar.unit_scale / elapsed
   return (rate >= 100 and "%.0f" or rate >= 10 and "%.1f" or "%.2f"):format(rate) .. " " .. bar.unit .. "/s"
 end
 
@@ -43,7 +43,8 @@ local function bar_text(bar, elapsed, width)
     return (head .. text):sub(1, width)
   end
   local share = total > 0 and math.min(bar.n / total, 1) or 1
-  local left = bar.n > 0 and clock(elapsed / bar.n * math.max(total - bar.n, 0)) or "?"
+  local done = bar.n - bar.first_n
+  local left = done > 0 and clock(elapsed / done * math.max(total - bar.n, 0)) or "?"
   head = head .. ("%3d%%|"):format(math.floor(share * 100))
   local tail = ("| %d/%d [%s<%s, %s%s]"):format(bar.n, total, clock(elapsed), left, rate_text(bar, elapsed),
     postfix(bar))
@@ -93,13 +94,42 @@ function Bar:close()
   draw(self, now(), true)
 end
 
-local function begin(bar)
+local function begin(bar, n)
   bar:close()
-  bar.n, bar.started, bar.running, bar.length = 0, now(), true, 0
+  bar.n, bar.first_n, bar.started, bar.running, bar.length = n, n, now(), true, 0
   bar.values, bar.keys = {}, {}
   bar.width = bar.terminal and system.columns(2) or nil
   bar.drawn = bar.started
   if bar.width then draw(bar, bar.started, false) end
+end
+
+--- For loops that do not iterate over the bar: bar:start(done) begins, where `done` steps (0) were done before;
+--- bar:update(n) tells of n more; bar:close() ends.
+function Bar:start(done)
+  done = done or 0
+  base.check_integer(done, "progress", "the number of steps done")
+  begin(self, done)
+end
+
+function Bar:update(n)
+  self.n = self.n + (n or 1)
+  local time = now()
+  if time - self.drawn >= (self.width and self.interval or self.line_interval) then draw(self, time, false) end
+end
+
+--- bar:write(text): a line above the bar.
+function Bar:write(text)
+  if self.width and self.running then
+    self.file:write("\r", (" "):rep(self.length), "\r")
+    self.length = 0
+  end
+  self.file:write(text, "\n")
+  if self.width and self.running then draw(self, now(), false) else self.file:flush() end
+end
+
+-- A loader that goes on in the middle of an epoch.
+local function done_of(source)
+  return type(source) == "table" and type(source.saved) == "table" and source.saved.batch or 0
 end
 
 local function pass(bar, first, ...)
@@ -109,12 +139,10 @@ end
 
 function Bar:__call(_, control)
   if control == nil then
-    begin(self)
+    begin(self, done_of(self.source))
     control = self.first
   else
-    self.n = self.n + 1
-    local time = now()
-    if time - self.drawn >= (self.width and self.interval or self.line_interval) then draw(self, time, false) end
+    self:update(1)
   end
   return pass(self, self.iterator(self.state, control))
 end
@@ -159,7 +187,7 @@ local function progress(what, options)
   return setmetatable({
     iterator = iterator, state = state, first = first, total = o.total or steps, desc = o.desc, unit = o.unit,
     unit_scale = o.unit_scale, interval = o.interval, line_interval = o.line_interval, file = o.file or io.stderr,
-    terminal = o.file == nil, values = {}, keys = {}, n = 0, source = what,
+    terminal = o.file == nil, values = {}, keys = {}, n = 0, first_n = 0, source = what,
   }, Bar)
 end
 

@@ -96,5 +96,6 @@ tl.progress(what, {total=, desc="", unit="it", unit_scale=1, interval=0.1, line_
 over a loader, an iterator function, a list (i, value) or 1..n and shows steps done, elapsed and remaining time and the
 rate (unit_scale units a step: the batch size for images/s). On a terminal a bar, redrawn every `interval` seconds;
 elsewhere a line every `line_interval` seconds and one at the end. bar:set{loss=0.1} adds values behind the rate;
-bar:close() ends a loop that was left early.]],
+bar:close() ends a loop that was left early. Without a loop over it: bar:start(done) begins, bar:update(n) tells of n more
+steps. bar:write(text) puts a line above the bar.]],
 }

@@ -2,7 +2,42 @@
 return {
   ["tl.train"] = [[
 Trainer, and the parts it is made of, each of which serves a loop of one's own: save_checkpoint, load_checkpoint,
-Checkpoints.]],
+Checkpoints; EMA; the loggers Console, CSV, JSONL.]],
+
+  ["tl.train.Trainer"] = [[
+Trainer{...}: the training loop with everything around it. trainer:fit() trains, trainer:evaluate(batches) gives means.
+- model=, optimizer=, train=: a DataLoader, or function(epoch, used) -> iterator (used: batches the epoch has given before).
+- loss=: function(model, batch...) -> loss: the mean over the batch's samples; or the sum of losses, their count: tokens,
+  say; the step's gradient is that of all sums / all counts over micro-batches and ranks. A third result, a table name ->
+  sum (without a count: mean), is logged in the same way. Batches are moved to the model's device.
+- epochs=, steps=: the end, whichever comes first. validation=: batches; evaluate_every=: steps (default: each epoch).
+- accumulate=1: micro-batches a step. clip=: the largest gradient norm. amp="bfloat16" or {dtype=, device=}. scaler=: made
+  for float16 (false: none). ema=0.999, or an EMA: its weights are evaluated, too. scheduler=, scheduler_every="step" or
+  "epoch"; ReduceLROnPlateau steps with the metric.
+- monitor="validation/loss", mode="min" or "max": the metric. early_stopping={patience=3, min_delta=0}: so many evaluations
+  without a better one.
+- directory=: checkpoints; save_every=: steps (default: each epoch), keep_last=2, keep_best=1. resume=true goes on from the
+  newest, bit for bit; without it a directory with checkpoints is an error. state={name=object}: more to keep.
+- log_every=50: steps; loggers={"csv", "jsonl", ...}: files in directory, or objects with log(step, values). console=true.
+  config=: a text for loggers that take one. seed=: of a run that begins.
+- on_step=function(trainer), on_evaluate=function(trainer, values).
+Ctrl-C and SIGTERM: the step is ended, a checkpoint written, the program left with 130 or 143; the second one kills. With
+ranks (tl.dist) the model is wrapped for them, rank 0 logs and saves, and all ranks stop together.]],
+  ["tl.train.EMA"] = [[
+EMA(model, {decay=0.999, warmup=false}): the exponential moving average of the weights; buffers are taken as they are.
+ema:update() after each step; ema:apply(f, ...) runs f while the model has the averaged weights; ema:state_dict(),
+ema:load_state_dict(s). warmup: the decay of update t is at most (1 + t) / (10 + t).]],
+  ["tl.train.CSV"] = [[
+CSV(path): csv:log(step, {name = number, ...}) writes a row, which is in the file when it returns. Columns: step, then the
+names of the first row; a later name gets a column at the right, empty in the rows before. csv:rewind(step, n) before the
+first row continues a file, without its rows after step (of the rows of step itself the first n stay); else an old file is
+replaced. csv:close().]],
+  ["tl.train.JSONL"] = [[
+JSONL(path): as CSV, but each row is a line of JSON. nan and infinities are strings: "nan", "inf", "-inf".]],
+  ["tl.train.Console"] = [[
+Console{file=io.stderr}: console:log(step, {name = number, ...}). On a terminal a progress bar with losses, learning rate
+and speed, and a line for each row with a value of validation; elsewhere a line for each row. console:start{done=0,
+total=} begins, console:tick() tells of a step, console:write(text) writes a line, console:close() ends.]],
 
   ["tl.train.save_checkpoint"] = [[
 save_checkpoint(path, {model=, optimizer=, scheduler=, scaler=, loader=, step=, ...}): one safetensors file, written whole

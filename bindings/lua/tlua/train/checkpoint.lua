@@ -20,7 +20,9 @@ local function state_of(value)
 end
 
 local function check_state(state, op)
-  if type(state) ~= "table" then fail(op .. ": what is kept is a table {model=..., optimizer=...}, got " .. base.kind(state)) end
+  if type(state) ~= "table" then
+    fail(op .. ": what is kept is a table {model=..., optimizer=...}, got " .. base.kind(state))
+  end
   for name in pairs(state) do
     if type(name) ~= "string" then fail(op .. ": names are strings, got " .. base.kind(name)) end
     if name == "ranks" then fail(op .. ": the name 'ranks' is taken") end
@@ -103,7 +105,8 @@ function checkpoint.restore(path, saved, state, options)
   local missing = {}
   for name, object in pairs(state) do
     if not is_object(object) and not base.is_generator(object) then
-      fail(("%s: '%s' is %s; what takes its state back is an object or a generator"):format(op, name, base.kind(object)))
+      fail(("%s: '%s' is %s; what takes its state back is an object or a generator"):format(op, name,
+        base.kind(object)))
     end
     local from = saved
     if is_own(object) then from = own or {} end

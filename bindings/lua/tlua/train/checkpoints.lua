@@ -79,8 +79,8 @@ local function delete_others(self, step)
   end
 end
 
---- checkpoints:save(step, {model=, ...}, metric?): a checkpoint of save_checkpoint() after so many steps. Older ones that
---- are no longer kept are deleted when it is on disk. All ranks call it.
+--- checkpoints:save(step, {model=, ...}, metric?): a checkpoint of save_checkpoint() after so many steps. Older ones
+--- that are no longer kept are deleted when it is on disk. All ranks call it.
 function Checkpoints:save(step, state, metric)
   base.check_integer(step, "Checkpoints:save", "the step")
   local saved = checkpoint.collect(state)
@@ -118,8 +118,8 @@ local function read_newest(self)
   end
 end
 
---- checkpoints:load({model=, ...}, {rng=true}): load_checkpoint() of the newest file. One that cannot be read is named on
---- stderr and the one before it is taken; none can: an error. Returns the values; nil where there is no checkpoint yet.
+--- checkpoints:load({model=, ...}, {rng=true}): load_checkpoint() of the newest file. One that cannot be read is named
+--- on stderr and the one before it is taken; none can: an error. Returns the values; nil where there is no checkpoint.
 function Checkpoints:load(state, options)
   local path, saved = read_newest(self)
   if not path then return nil end
@@ -151,7 +151,8 @@ local function new(directory, options)
     if not system.entries(directory) then fail("Checkpoints: the folder " .. directory .. " cannot be made or read") end
   end
   return setmetatable({
-    directory = directory:match("^(.-)/*$"), keep_last = o.keep_last, keep_best = o.keep_best, mode = o.mode, best_entries = {},
+    directory = directory:match("^(.-)/*$"), keep_last = o.keep_last, keep_best = o.keep_best, mode = o.mode,
+    best_entries = {},
   }, Checkpoints)
 end
 

@@ -4,13 +4,16 @@ local base = require "tlua.base"
 
 -- name -> the file that defines it
 local home = {
-  save_checkpoint = "checkpoint", load_checkpoint = "checkpoint", Checkpoints = "checkpoints",
+  save_checkpoint = "checkpoint", load_checkpoint = "checkpoint", Checkpoints = "checkpoints", EMA = "ema",
+  Trainer = "trainer", Console = "log.console", CSV = "log.csv", JSONL = "log.jsonl",
 }
 
 return setmetatable({}, {
   __index = function(train, name)
     local file = home[name]
-    if not file then base.fail(("there is no tl.train.%s%s"):format(tostring(name), base.suggestion(tostring(name), home))) end
+    if not file then
+      base.fail(("there is no tl.train.%s%s"):format(tostring(name), base.suggestion(tostring(name), home)))
+    end
     local value = require("tlua.train." .. file)[name]
     train[name] = value
     return value
