@@ -86,6 +86,7 @@ TL_FN int step_rule(int kind, const tl_param_group *g, double step, bool primed,
   c->rest2 = 1 - g->beta2;
   c->eps = g->eps;
   c->skip = 0;
+  c->step = (int64_t)step;
   switch (kind) {
     case TL_SGD: return c->rule = step_sgd(g, primed, c);
     case TL_RMSPROP: return c->rule = step_rmsprop(g, c);

@@ -5,6 +5,8 @@
 #include <stdint.h>
 
 #define TL_UPDATE_STATES 3
+#define TL_SMALL_STATES 2  /* of the rule (adam) whose states may be bfloat16 or 8-bit codes: kernels/quantise.h */
+#define TL_QUANT_BLOCK 256 /* elements that share a largest value */
 
 /* The rules and how many state tensors each one reads and writes; formulas in kernels/update.h. */
 #define TL_UPDATE_RULES(X)                           \
@@ -51,11 +53,15 @@ typedef struct tl_update_coefficients {
 #undef TL_UPDATE_FIELD
   int32_t rule;
   int32_t skip; /* 1: nothing moves, because a gradient scaler found a gradient that is not finite */
+  int64_t step; /* taken before this one */
 } tl_update_coefficients;
 
 /* One parameter: n contiguous elements of everything. param and grad are of `dtype`; state is float64 for float64
  * parameters, else float32. master: float32, for float16 and bfloat16 parameters only. A bfloat16 parameter without a
  * master is rounded stochastically: element i takes number offset + i of the Philox stream `seed`.
+ *
+ * state_dtype TL_BFLOAT16 or TL_UINT8 (rule adam only, no float64 parameter): state is of that dtype, absmax[k] has a
+ * float32 for each TL_QUANT_BLOCK codes of state[k]. Both are rounded stochastically, by `key` and by->step.
  *
  * Where tl_kernels.plan is there, `by` lies in the device's memory and plan has written it just before, in stream order:
  * the kernel reads it there. by->skip is to be honoured, and the rule that runs is by->rule: the same as `rule`, or
@@ -70,6 +76,9 @@ typedef struct tl_update {
   void *state[TL_UPDATE_STATES];
   const tl_update_coefficients *by;
   uint64_t seed, offset;
+  int state_dtype;
+  uint32_t key;
+  float *absmax[TL_SMALL_STATES];
 } tl_update;
 
 /* How far a parameter is, in the memory of a device that has tl_kernels.plan. */

@@ -132,45 +132,6 @@ int tl_optimizer_group_size(const tl_optimizer *o, int group) {
 
 /* ---- the step ---- */
 
-static int state_dtype(const tl_tensor *p) { return p->dtype == TL_FLOAT64 ? TL_FLOAT64 : TL_FLOAT32; }
-
-/* A state tensor: contiguous, of the parameter's shape. */
-static tl_status make_state(const tl_tensor *p, double value, tl_tensor **out) {
-  return tl_full(p->ndim, p->shape, value, state_dtype(p), p->device, out);
-}
-
-static bool needs_master(const tl_tensor *p, const tl_param_group *g) {
-  return p->dtype == TL_FLOAT16 || (p->dtype == TL_BFLOAT16 && !g->stochastic_rounding);
-}
-
-/* State that is made while a step is recorded would be made again by each replay. */
-static tl_status check_recording(const tl_optimizer *o, const tl_tensor *p) {
-  const tl_accelerator *a = tl_backend_of(p->device)->accelerator;
-  if (a == NULL || !a->recording()) return TL_OK;
-  return TL_FAIL(TL_ERR_STATE, name_of(o), "its first step makes its state: that cannot be the recorded one");
-}
-
-static tl_status ensure_state(const tl_optimizer *o, tl_slot *s, const tl_param_group *g, unsigned states) {
-  for (int k = 0; k < TL_UPDATE_STATES; k++)
-    if ((states & 1u << k) && s->state[k] == NULL) {
-      TL_TRY(check_recording(o, s->param));
-      TL_TRY(make_state(s->param, g->initial_accumulator_value, &s->state[k]));
-    }
-  bool master = needs_master(s->param, g);
-  if (!master && s->state[TL_MASTER] != NULL) { /* the parameter goes on without it */
-    tl_tensor_free(s->state[TL_MASTER]);
-    s->state[TL_MASTER] = NULL;
-  }
-  if (master && s->state[TL_MASTER] == NULL) {
-    tl_tensor *copy;
-    TL_TRY(check_recording(o, s->param));
-    TL_TRY(make_state(s->param, 0, &copy));
-    tl_status st = tl_copy_(copy, s->param);
-    TL_TRY(tl_give(st, copy, &s->state[TL_MASTER]));
-  }
-  return TL_OK;
-}
-
 static tl_status check_slot(const tl_optimizer *o, int i, const tl_slot *s) {
   const tl_tensor *p = s->param, *g = p->grad;
   if (!tl_same_shape(p, g))
@@ -179,23 +140,14 @@ static tl_status check_slot(const tl_optimizer *o, int i, const tl_slot *s) {
   if (p->dtype != g->dtype)
     return TL_FAIL(TL_ERR_DTYPE, name_of(o), "parameter %lld is %s, its gradient %s", (long long)tl_position(i),
                    tl_dtype_name(p->dtype), tl_dtype_name(g->dtype));
-  TL_TRY(tl_check_same_device(name_of(o), p, g));
-  int dtype = state_dtype(p);
-  for (int k = 0; k < TL_SLOT_TENSORS; k++) {
-    const tl_tensor *state = s->state[k];
-    if (state == NULL || (state->device == p->device && state->dtype == dtype && tl_same_shape(state, p))) continue;
-    return TL_FAIL(TL_ERR_STATE, name_of(o),
-                   "parameter %lld of %s changed its shape, dtype or device after the first step",
-                   (long long)tl_position(i), tl_shape_of(p));
-  }
-  return TL_OK;
+  return tl_check_same_device(name_of(o), p, g);
 }
 
 /* The slot's line in the list that the kernel gets. Expanded or transposed tensors are stood in for by copies. */
 static tl_status prepare(tl_optimizer *o, int i, const tl_param_group *g, unsigned states, tl_update *u) {
   tl_slot *s = &o->slots[i];
   TL_TRY(check_slot(o, i, s));
-  TL_TRY(ensure_state(o, s, g, states));
+  TL_TRY(tl_state_ensure(o, i, g, states));
   if (!s->param->contiguous) TL_TRY(tl_contiguous(s->param, &s->param_copy));
   if (!s->param->grad->contiguous) TL_TRY(tl_contiguous(s->param->grad, &s->grad_copy));
   u->dtype = s->param->dtype;
@@ -209,6 +161,10 @@ static tl_status prepare(tl_optimizer *o, int i, const tl_param_group *g, unsign
   for (int k = 0; k < TL_UPDATE_STATES; k++)
     if (states & 1u << k) u->state[next++] = tl_data(s->state[k]);
   while (next < TL_UPDATE_STATES) u->state[next++] = NULL;
+  u->state_dtype = tl_state_dtype(s->param, g);
+  u->key = (uint32_t)i;
+  for (int k = 0; k < TL_SMALL_STATES; k++)
+    u->absmax[k] = s->state[TL_ABSMAX + k] == NULL ? NULL : tl_data(s->state[TL_ABSMAX + k]);
   return TL_OK;
 }
 
@@ -337,90 +293,5 @@ void tl_optimizer_skip(tl_optimizer *o) { o->calls++; }
 tl_status tl_optimizer_zero_grad(tl_optimizer *o, bool set_to_nil) {
   for (int i = 0; i < o->slot_count; i++)
     if (o->slots[i].param->grad != NULL) TL_TRY(tl_zero_grad(1, &o->slots[i].param, set_to_nil));
-  return TL_OK;
-}
-
-/* ---- state in and out ---- */
-
-static tl_status slot_of(const tl_optimizer *o, int i, tl_slot **out) {
-  if (i < 0 || i >= o->slot_count)
-    return TL_FAIL(TL_ERR_INDEX, name_of(o), "parameter %lld was asked for, there are %d", (long long)tl_position(i),
-                   o->slot_count);
-  *out = &o->slots[i];
-  return TL_OK;
-}
-
-/* The place of the k-th named tensor. */
-static tl_status place_of(const tl_optimizer *o, int i, int k, tl_slot **slot, int *place) {
-  TL_TRY(slot_of(o, i, slot));
-  if (tl_optimizer_state_name(o->kind, k) == NULL)
-    return TL_FAIL(TL_ERR_INDEX, name_of(o), "there is no state tensor number %d", k);
-  *place = tl_optimizer_state_name(o->kind, k + 1) == NULL ? TL_MASTER : k;
-  return TL_OK;
-}
-
-tl_status tl_optimizer_state(const tl_optimizer *o, int i, int k, tl_tensor **out) {
-  tl_slot *s = NULL;
-  int place = 0;
-  TL_TRY(place_of(o, i, k, &s, &place));
-  *out = tl_hold(s->state[place]);
-  return TL_OK;
-}
-
-tl_status tl_optimizer_set_state(tl_optimizer *o, int i, int k, tl_tensor *value) {
-  tl_slot *s = NULL;
-  int place = 0;
-  TL_TRY(place_of(o, i, k, &s, &place));
-  tl_tensor *copy = NULL;
-  if (value != NULL) {
-    if (!tl_same_shape(value, s->param))
-      return TL_FAIL(TL_ERR_SHAPE, name_of(o), "%s of parameter %lld is %s, the parameter %s",
-                     tl_optimizer_state_name(o->kind, k), (long long)tl_position(i), tl_shape_of(value),
-                     tl_shape_of(s->param));
-    bool recording = tl_set_grad_enabled(false);
-    tl_tensor *moved = NULL;
-    tl_status st = make_state(s->param, 0, &copy);
-    if (st == TL_OK) st = tl_to(value, copy->dtype, copy->device, &moved);
-    if (st == TL_OK) st = tl_copy_(copy, moved);
-    tl_tensor_free(moved);
-    tl_set_grad_enabled(recording);
-    if (st != TL_OK) {
-      tl_tensor_free(copy);
-      return st;
-    }
-  }
-  tl_status st = place == 0 ? tl_counts_pull(o) : TL_OK;
-  if (st != TL_OK) {
-    tl_tensor_free(copy);
-    return st;
-  }
-  tl_tensor_free(s->state[place]);
-  s->state[place] = copy;
-  if (place == 0) {
-    s->primed = copy != NULL;
-    tl_counts_changed(o);
-  }
-  return TL_OK;
-}
-
-tl_status tl_optimizer_progress(const tl_optimizer *o, int i, double *step, double *mu_product) {
-  tl_slot *s = NULL;
-  TL_TRY(slot_of(o, i, &s));
-  TL_TRY(tl_counts_pull(o));
-  *step = (double)s->step;
-  *mu_product = s->mu_product;
-  return TL_OK;
-}
-
-tl_status tl_optimizer_set_progress(tl_optimizer *o, int i, double step, double mu_product) {
-  tl_slot *s = NULL;
-  TL_TRY(slot_of(o, i, &s));
-  if (!(step >= 0 && step < 9007199254740992.0) || step != (double)(int64_t)step)
-    return TL_FAIL(TL_ERR_VALUE, name_of(o), "the step of parameter %lld must be a whole number, got %g",
-                   (long long)tl_position(i), step);
-  TL_TRY(tl_counts_pull(o));
-  s->step = (int64_t)step;
-  s->mu_product = mu_product;
-  tl_counts_changed(o);
   return TL_OK;
 }

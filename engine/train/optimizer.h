@@ -5,14 +5,14 @@
 #include "backend/update.h"
 #include "core/tensor.h"
 
-enum { TL_MASTER = TL_UPDATE_STATES, TL_SLOT_TENSORS };
+enum { TL_MASTER = TL_UPDATE_STATES, TL_ABSMAX, TL_SLOT_TENSORS = TL_ABSMAX + TL_SMALL_STATES };
 
 typedef struct tl_counts tl_counts; /* progress.h */
 
 /* One parameter and its state. */
 typedef struct tl_slot {
   tl_tensor *param;                  /* held */
-  tl_tensor *state[TL_SLOT_TENSORS]; /* held; NULL until needed; the last one is the master copy */
+  tl_tensor *state[TL_SLOT_TENSORS]; /* held; NULL until needed; then master copy, absmax of codes */
   tl_device counted_on;              /* not TL_CPU: the three numbers below are that device's, see tl_counts_pull */
   int64_t step;                      /* updates so far */
   double mu_product;                 /* NAdam's, and what it becomes when the step succeeds */
@@ -49,6 +49,13 @@ typedef struct tl_found {
 
 /* tl_optimizer_step, but nothing moves on a device whose flag is set. */
 tl_status tl_optimizer_step_unless(tl_optimizer *o, int n, const tl_found *found);
+
+/* ---- state.c ---- */
+
+/* Of a parameter's state in such a group. */
+int tl_state_dtype(const tl_tensor *param, const tl_param_group *g);
+/* Slot i has the state tensors `states` (bits) and the master that it needs now, and they fit the parameter. */
+tl_status tl_state_ensure(const tl_optimizer *o, int i, const tl_param_group *g, unsigned states);
 
 /* ---- rules.c ---- */
 

@@ -71,6 +71,10 @@ tl_status tl_check_options(int kind, const tl_param_group *g) {
   TL_TRY(check_beta(kind, 2, g->beta2));
   if (g->dampening != g->dampening)
     return TL_FAIL(TL_ERR_VALUE, kinds[kind].name, "dampening must be a number, got nan");
+  if (g->state_dtype != TL_FLOAT32 && g->state_dtype != TL_BFLOAT16 && g->state_dtype != TL_UINT8)
+    return TL_FAIL(TL_ERR_VALUE, kinds[kind].name, "there is no state in dtype number %d", g->state_dtype);
+  if (g->state_dtype != TL_FLOAT32 && kind != TL_ADAM && kind != TL_ADAMW)
+    return TL_FAIL(TL_ERR_UNSUPPORTED, kinds[kind].name, "only Adam and AdamW have state smaller than float32");
   if (g->nesterov && (g->momentum <= 0 || g->dampening != 0))
     return TL_FAIL(TL_ERR_VALUE, kinds[kind].name, "nesterov needs a momentum above 0 and no dampening");
   return TL_OK;

@@ -22,6 +22,7 @@ typedef struct tl_param_group {
   double alpha;                               /* RMSprop's smoothing */
   double lr_decay, initial_accumulator_value; /* Adagrad's */
   double momentum_decay;                      /* NAdam's */
+  int state_dtype; /* Adam's and AdamW's: TL_FLOAT32, TL_BFLOAT16, or TL_UINT8: 8-bit codes by blocks of 256 elements */
   bool nesterov, maximize, amsgrad, centered, decoupled_weight_decay;
   /* bfloat16 parameters do without a master copy: the update rounds up or down at random, such that the mean is right
    * (numbers of this thread's default generator). Others round as always. */
@@ -55,6 +56,11 @@ TL_API void tl_optimizer_skip(tl_optimizer *o);
 TL_API const char *tl_optimizer_state_name(int kind, int k);
 TL_API tl_status tl_optimizer_state(const tl_optimizer *o, int i, int k, tl_tensor **out);
 TL_API tl_status tl_optimizer_set_state(tl_optimizer *o, int i, int k, tl_tensor *value); /* NULL forgets it */
+/* 8-bit state, where state() gives the codes: the largest |x| of each block (ceil(n / 256), float32); *out = NULL for any
+ * other state. set_codes restores such a pair exactly, or converts it where the group wants another dtype; set_state
+ * takes plain numbers and converts them, too. Parameters of less than 4096 elements keep float32 state. */
+TL_API tl_status tl_optimizer_absmax(const tl_optimizer *o, int i, int k, tl_tensor **out);
+TL_API tl_status tl_optimizer_set_codes(tl_optimizer *o, int i, int k, tl_tensor *codes, tl_tensor *absmax);
 /* Numbers: steps taken, and NAdam's product of momenta (1 for the others). */
 TL_API tl_status tl_optimizer_progress(const tl_optimizer *o, int i, double *step, double *mu_product);
 TL_API tl_status tl_optimizer_set_progress(tl_optimizer *o, int i, double step, double mu_product);

@@ -5,7 +5,9 @@
 // where `plan` wrote them just before. A launch takes all parameters of one rule and storage.
 #include "list.h"
 
+#include "backend/cuda/table.h"
 #include "philox.h"
+#include "rounding.h"
 #include "update.h"
 
 struct update_entry {
@@ -72,23 +74,10 @@ struct double_rules {
   };
 FAMILIES(FAMILY)
 
-// ---- how a parameter is stored ----
-
-enum storage { PLAIN, MASTERED, STOCHASTIC };
-
-// Adds 16 random bits to the 16 that bfloat16 drops: the carry comes with the probability of their share of a step.
-// What is not finite gets none; a nan whose fraction is all in the dropped bits keeps one above.
-static __device__ inline __nv_bfloat16 stochastic(float x, uint32_t random) {
-  uint32_t bits = (uint32_t)i32_bits(x);
-  const uint32_t finite = (bits & 0x7f800000u) != 0x7f800000u, nan = (bits & 0x7fffffffu) > 0x7f800000u;
-  bits += finite * (random >> 16);
-  __nv_bfloat16_raw r;
-  r.x = (uint16_t)(bits >> 16 | nan << 6);
-  return r;
-}
+// ---- elements ----
 
 // N elements from element e on; N = 4 where everything lies at multiples of 16 bytes.
-template <typename F, typename R, storage HOW, typename P, int N>
+template <typename F, typename R, rounding HOW, typename P, int N>
 static __device__ inline void elements(const update_entry &u, int64_t e, bool others, const typename R::coefficients *c,
                                        uint64_t seed, uint64_t offset) {
   typedef typename R::T T;
@@ -122,7 +111,7 @@ static __device__ inline void elements(const update_entry &u, int64_t e, bool ot
     F::template run<R>(others, c, gpu_load<T>(grad.at[k]), &p.at[k], s);
 #pragma unroll
     for (int i = 0; i < F::STATES; i++) state[i].at[k] = s[i];
-    if constexpr (HOW == STOCHASTIC) low.at[k] = stochastic(p.at[k], N == 4 ? random.word[k] : word);
+    if constexpr (HOW == STOCHASTIC) low.at[k] = gpu_stochastic(p.at[k], (N == 4 ? random.word[k] : word) >> 16);
     else low.at[k] = gpu_store<P>(p.at[k]);
   }
   *param = low;
@@ -131,7 +120,7 @@ static __device__ inline void elements(const update_entry &u, int64_t e, bool ot
   if (HOW == MASTERED) *(wide *)((T *)u.master + e) = p;
 }
 
-template <typename F, typename R, storage HOW, typename P>
+template <typename F, typename R, rounding HOW, typename P>
 static __device__ inline void piece(const update_list &list, int entry, bool others, const typename R::coefficients *c,
                                     const tl_cuda_random_base *base) {
   const update_entry &u = list.entry[entry];
@@ -151,7 +140,7 @@ static __device__ inline void piece(const update_list &list, int entry, bool oth
   for (e += threadIdx.x; e < end; e += GPU_BLOCK) elements<F, R, HOW, P, 1>(u, e, others, c, seed, offset);
 }
 
-template <typename F, typename R, storage HOW, typename P>
+template <typename F, typename R, rounding HOW, typename P>
 static __global__ void __launch_bounds__(GPU_BLOCK) update_kernel(update_list list, const tl_cuda_random_base *base) {
   __shared__ typename R::coefficients shared;
   const int entry = gpu_find(list, blockIdx.x);
@@ -176,6 +165,8 @@ static int mode_of(const tl_update *u) {
   }
 }
 
+static bool is_small(const tl_update *u) { return u->state_dtype == TL_BFLOAT16 || u->state_dtype == TL_UINT8; }
+
 static bool at_quads(const tl_update *u) {
   uintptr_t all = (uintptr_t)u->param | (uintptr_t)u->grad | (uintptr_t)u->master;
   for (int k = 0; k < TL_UPDATE_STATES; k++) all |= (uintptr_t)u->state[k];
@@ -183,13 +174,13 @@ static bool at_quads(const tl_update *u) {
 }
 
 // The parameters of this family and mode.
-template <typename F, typename R, storage HOW, typename P>
+template <typename F, typename R, rounding HOW, typename P>
 static tl_status update_like(int count, const tl_update *list, int mode) {
   return gpu_each_list<update_entry, 34>(
       count,
       [=](int i) {
         const tl_update *u = &list[i];
-        return mode_of(u) == mode && (u->rule == F::RULE || u->rule == F::OTHER) ? u->n : 0;
+        return !is_small(u) && mode_of(u) == mode && (u->rule == F::RULE || u->rule == F::OTHER) ? u->n : 0;
       },
       [=](int i, update_entry *e) {
         const tl_update *u = &list[i];
@@ -212,7 +203,12 @@ template <typename F> static tl_status update_family(int count, const tl_update 
 
 TL_CUDA_ENTRY(update)(int count, const tl_update *list) {
   unsigned modes[TL_UPDATE_COUNT] = {}; // a bit for each mode that a rule is wanted in
-  for (int i = 0; i < count; i++) modes[list[i].rule] |= 1u << mode_of(&list[i]);
+  bool small = false;
+  for (int i = 0; i < count; i++) {
+    if (is_small(&list[i])) small = true;
+    else modes[list[i].rule] |= 1u << mode_of(&list[i]);
+  }
+  if (small) TL_TRY(tl_cuda_update_small(count, list));
 #define UPDATE_FAMILY(name, states, rule, other, fills)           \
   if (modes[TL_UPDATE_##rule] | modes[TL_UPDATE_##other])         \
     TL_TRY(update_family<family_##name>(count, list, modes[TL_UPDATE_##rule] | modes[TL_UPDATE_##other]));

@@ -6,9 +6,9 @@ dist.init { timeout = 60 }
 local rank, size = dist.rank(), dist.world_size()
 if os.getenv "TLUA_TEST_DEVICE" == "cuda" then tl.set_default_device("cuda:" .. dist.local_rank()) end
 
-local function make()
+local function make(hidden)
   tl.manual_seed(3)
-  return nn.Sequential(nn.Linear(7, 13), nn.Tanh(), nn.Linear(13, 5))
+  return nn.Sequential(nn.Linear(7, hidden or 13), nn.Tanh(), nn.Linear(hidden or 13, 5))
 end
 
 -- 6 steps of `opt` on all ranks' rows: own rows with zero (gradients averaged by it), all rows in the reference
@@ -60,5 +60,34 @@ for _, case in ipairs {
   local whole = 0
   for _, p in ipairs(reference:parameters()) do whole = whole + p:numel() end
   assert(zero:state_bytes() <= math.ceil(whole / size) * 8 + 64, "state of rank " .. rank)
+end
+
+-- Smaller state: a checkpoint goes on exactly, near float32's way; a rank holds its part.
+for _, case in ipairs { { "bfloat16", 4 }, { "int8", 2.04 } } do
+  local state_dtype, bytes = case[1], case[2]
+  local options = { lr = 0.01, state_dtype = state_dtype }
+  local model, twin, reference = make(1500), make(1500), make(1500)
+  local zero = optim.ZeroRedundancy(optim.AdamW, model:parameters(), options)
+  train(model, zero, true, 1, 3)
+  local saved = zero:state_dict()
+  twin:load_state_dict(model:state_dict())
+  local other = optim.ZeroRedundancy(optim.AdamW, twin:parameters(), options)
+  other:load_state_dict(saved)
+  train(model, zero, true, 4, 6)
+  train(twin, other, true, 4, 6)
+  train(reference, optim.AdamW(reference:parameters(), { lr = 0.01 }), false, 1, 6)
+  local whole, start = 0, make(1500):parameters()
+  for i, p in ipairs(model:parameters()) do
+    whole = whole + p:numel()
+    assert(p:eq(twin:parameters()[i]):all():item(), state_dtype .. " after a checkpoint")
+    local there, way = reference:parameters()[i]:detach(), start[i]:detach()
+    assert((p:detach() - there):norm():item() < 0.1 * (there - way):norm():item(), state_dtype .. " against float32")
+  end
+  assert(zero:state_bytes() <= (whole / size + 256) * bytes, "bytes of " .. state_dtype)
+  if state_dtype == "int8" then
+    local plain = optim.ZeroRedundancy(optim.AdamW, make(1500):parameters(), { lr = 0.01 })
+    local ok, message = pcall(plain.load_state_dict, plain, saved)
+    assert(not ok and tostring(message):find("state_dtype", 1, true), message)
+  end
 end
 dist.print(("ok zero on %d"):format(size))

@@ -285,6 +285,30 @@ static tl_status train(int kind, int dtype) {
   return st;
 }
 
+/* 8-bit state: made, saved, restored, converted. */
+static tl_status train_in_8_bits(void) {
+  tl_tensor *p = NULL, *g = NULL, *codes = NULL, *absmax = NULL;
+  tl_optimizer *o = NULL;
+  tl_param_group options;
+  ck_ok(tl_optimizer_defaults(TL_ADAMW, &options));
+  options.state_dtype = TL_UINT8;
+  tl_status st = tl_full(1, (const int64_t[]){4096}, 1, TL_BFLOAT16, test_device(), &p);
+  if (st == TL_OK) st = tl_full(1, (const int64_t[]){4096}, 3, TL_BFLOAT16, test_device(), &g);
+  if (st == TL_OK) st = tl_set_grad(p, g);
+  if (st == TL_OK) st = tl_optimizer_new(TL_ADAMW, &o);
+  if (st == TL_OK) st = tl_optimizer_add_group(o, 1, &p, &options, NULL);
+  if (st == TL_OK) st = tl_optimizer_step(o);
+  if (st == TL_OK) st = tl_optimizer_state(o, 0, 0, &codes);
+  if (st == TL_OK) st = tl_optimizer_absmax(o, 0, 0, &absmax);
+  if (st == TL_OK) st = tl_optimizer_set_codes(o, 0, 0, codes, absmax);
+  if (st == TL_OK) st = tl_optimizer_set_state(o, 0, 1, g);
+  if (st == TL_OK) st = tl_optimizer_step(o);
+  tl_optimizer_free(o);
+  tl_tensor *all[] = {p, g, codes, absmax};
+  for (int i = 0; i < 4; i++) tl_tensor_free(all[i]);
+  return st;
+}
+
 static tl_status train_all(void) {
   for (int kind = 0; kind < TL_OPTIMIZERS; kind++) {
     tl_status st = train(kind, kind % 2 == 0 ? TL_FLOAT32 : TL_FLOAT16);
@@ -384,6 +408,7 @@ START_TEST(what_is_no_operation) {
   check_whole("loader", load_batches);
   check_whole("tokens", tokens_and_back);
   check_whole("optimizers and schedules", train_all);
+  check_whole("8-bit optimizer state", train_in_8_bits);
   check_whole("autograd.grad", ask_the_tape);
   check_whole("a custom function", serve_a_function);
   const char *const names[] = {"npy", "safetensors", "csv", "ids"};

@@ -20,6 +20,9 @@ tl_status tl_cuda_own_gemm(const tl_gemm *g);
 tl_status tl_cuda_own_batch_norm(const tl_batch_norm_args *a);
 tl_status tl_cuda_own_batch_norm_grad(const tl_batch_norm_grad_args *a);
 
+/* The updates of a list with moments in bfloat16 or 8-bit codes (kernels/cuda/small_state.cu). */
+tl_status tl_cuda_update_small(int count, const tl_update *list);
+
 #ifdef __cplusplus
 }
 #endif

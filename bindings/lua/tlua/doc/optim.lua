@@ -15,11 +15,16 @@ Stochastic gradient descent. The first momentum buffer is the gradient itself, w
 momentum and no dampening. Sutskever et al. 2013.]],
   ["tl.optim.Adam"] = [[
 Adam(params, {lr=1e-3, betas={0.9, 0.999}, eps=1e-8, weight_decay=0, amsgrad=false, maximize=false,
-decoupled_weight_decay=false})
+decoupled_weight_decay=false, state_dtype="float32"})
 weight_decay adds weight_decay * p to the gradient. eps is added after the bias correction. Kingma & Ba 2015; amsgrad:
-Reddi et al. 2018.]],
+Reddi et al. 2018.
+state_dtype: how the two moments are kept (also an option of a group): "float32", 8 bytes a parameter; "bfloat16", 4;
+"int8", 2.03: codes for x / the largest |x| of each block of 256 elements (Dettmers et al. 2022). Parameters of less than
+4096 elements stay float32 in "int8". Both are rounded stochastically, by numbers that depend on the parameter's place
+and the step alone: runs repeat bit for bit. Not for amsgrad or float64 parameters.]],
   ["tl.optim.AdamW"] = [[
-AdamW(params, {lr=1e-3, betas={0.9, 0.999}, eps=1e-8, weight_decay=0.01, amsgrad=false, maximize=false})
+AdamW(params, {lr=1e-3, betas={0.9, 0.999}, eps=1e-8, weight_decay=0.01, amsgrad=false, maximize=false,
+state_dtype="float32"})
 Adam whose weight decay shrinks the parameter by 1 - lr * weight_decay instead. Loshchilov & Hutter 2019.]],
   ["tl.optim.RMSprop"] = [[
 RMSprop(params, {lr=0.01, alpha=0.99, eps=1e-8, weight_decay=0, momentum=0, centered=false, maximize=false})

@@ -9,6 +9,11 @@ local numbers = {
   lr_decay = true, initial_accumulator_value = true, momentum_decay = true,
 }
 
+-- What a state_dtype is called; the engine knows 8-bit codes as uint8.
+local state_dtypes = { float32 = "float32", bfloat16 = "bfloat16", int8 = "uint8" }
+local state_dtype_names = {}
+for name, stored in pairs(state_dtypes) do state_dtype_names[base.dtype_numbers[stored]] = name end
+
 -- group -> its parameters, the engine's options, the optimizer's class, and the handle that keeps them alive
 local params_of = setmetatable({}, { __mode = "k" })
 local options_of = setmetatable({}, { __mode = "k" })
@@ -21,6 +26,7 @@ local group = {}
 function group.get(options, name)
   if name == "betas" then return { options.beta1, options.beta2 } end
   if name == "initial_lr" and options.initial_lr ~= options.initial_lr then return nil end
+  if name == "state_dtype" then return state_dtype_names[options.state_dtype] end
   return options[name]
 end
 
@@ -31,6 +37,13 @@ function group.set(op, options, name, value)
       fail(op .. ": option 'betas' is a table of two numbers")
     end
     options.beta1, options.beta2 = value[1], value[2]
+    return
+  end
+  if name == "state_dtype" then
+    if not state_dtypes[value] then
+      fail(op .. ": option 'state_dtype' is \"float32\", \"bfloat16\" or \"int8\", got " .. tostring(value))
+    end
+    options.state_dtype = base.dtype_numbers[state_dtypes[value]]
     return
   end
   local kind = numbers[name] and "number" or "boolean"

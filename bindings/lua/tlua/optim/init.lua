@@ -113,12 +113,15 @@ local function state_of(self, i)
   for k, name in ipairs(self.class.states) do
     check(C.tl_optimizer_state(self.handle, i, k - 1, out))
     if out[0] ~= nil then state[name] = wrap(out[0]) end
+    check(C.tl_optimizer_absmax(self.handle, i, k - 1, out))
+    if out[0] ~= nil then state[name .. "_absmax"] = wrap(out[0]) end
   end
   return state
 end
 
 --- {state = {[i] = {step=, exp_avg=...}}, param_groups = {{lr=, ..., params={i, ...}}}}: i counts the parameters over
---- all groups, from 1. The tensors are the optimizer's own, not copies.
+--- all groups, from 1. 8-bit state comes as codes (exp_avg) and each block's largest value (exp_avg_absmax). The
+--- tensors are the optimizer's own, not copies.
 function Optimizer:state_dict()
   local dict = { state = {}, param_groups = {} }
   local i = 0
@@ -165,6 +168,7 @@ local function match(self, op, dict)
   end
   local pairs_, known = {}, { step = true, mu_product = true }
   for _, name in ipairs(self.class.states) do known[name] = true end
+  local function absmax_of(name) return self.class.has.state_dtype and known[name:match("^(.*)_absmax$")] end
   for k, g in ipairs(self.param_groups) do
     local saved = dict.param_groups[k]
     if type(saved.params) ~= "table" or #saved.params ~= #g.params then
@@ -180,13 +184,20 @@ local function match(self, op, dict)
     for j, id in ipairs(saved.params) do
       local state = dict.state[id]
       for name, value in pairs(state or {}) do
-        if not known[name] then
+        if not known[name] and not absmax_of(name) then
           fail(("%s: the state of parameter %s has an unknown entry '%s'"):format(op, id, name))
         end
-        if name == "step" or name == "mu_product" then
+        if absmax_of(name) then
+          local codes = state[name:match("^(.*)_absmax$")]
+          if not is_tensor(value) or not is_tensor(codes) then
+            fail(("%s: '%s' of parameter %s needs the codes that belong to it"):format(op, name, id))
+          end
+        elseif name == "step" or name == "mu_product" then
           number(op, name, value)
         elseif not is_tensor(value) or not same_shape(value, g.params[j]) then
           fail(("%s: '%s' of parameter %s does not have the parameter's shape"):format(op, name, id))
+        elseif not value:is_floating_point() and state[name .. "_absmax"] == nil then
+          fail(("%s: '%s' of parameter %s is %s: codes need their '%s_absmax'"):format(op, name, id, value.dtype, name))
         end
       end
       pairs_[#pairs_ + 1] = state or false
@@ -207,7 +218,12 @@ function Optimizer:load_state_dict(dict)
   end
   for i, state in ipairs(states) do
     state = state or {}
-    for k, name in ipairs(self.class.states) do check(C.tl_optimizer_set_state(handle, i - 1, k - 1, state[name])) end
+    for k, name in ipairs(self.class.states) do
+      local absmax = state[name .. "_absmax"]
+      if absmax then check(C.tl_optimizer_set_codes(handle, i - 1, k - 1, state[name], absmax)) else
+        check(C.tl_optimizer_set_state(handle, i - 1, k - 1, state[name]))
+      end
+    end
     check(C.tl_optimizer_set_progress(handle, i - 1, number(op, "step", state.step or 0),
       number(op, "mu_product", state.mu_product or 1)))
   end
@@ -242,8 +258,9 @@ local function define(kind, options)
 end
 
 define(C.TL_SGD, { "lr", "momentum", "dampening", "weight_decay", "nesterov", "maximize" })
-define(C.TL_ADAM, { "lr", "betas", "eps", "weight_decay", "amsgrad", "maximize", "decoupled_weight_decay" })
-define(C.TL_ADAMW, { "lr", "betas", "eps", "weight_decay", "amsgrad", "maximize", "decoupled_weight_decay" })
+for _, kind in ipairs { C.TL_ADAM, C.TL_ADAMW } do
+  define(kind, { "lr", "betas", "eps", "weight_decay", "amsgrad", "maximize", "decoupled_weight_decay", "state_dtype" })
+end
 define(C.TL_RMSPROP, { "lr", "alpha", "eps", "weight_decay", "momentum", "centered", "maximize" })
 define(C.TL_ADAGRAD, { "lr", "lr_decay", "weight_decay", "initial_accumulator_value", "eps", "maximize" })
 define(C.TL_NADAM, { "lr", "betas", "eps", "weight_decay", "momentum_decay", "decoupled_weight_decay", "maximize" })

@@ -9,6 +9,7 @@ local tl, fail = base.tl, base.fail
 local C = base.C
 
 local NAME = "ZeroRedundancy"
+local BLOCK = 256 -- elements that 8-bit state has one largest value for: a rank's part has whole blocks
 
 local Zero = {}
 Zero.__index = Zero
@@ -26,14 +27,15 @@ local function check_alike(params)
   end
 end
 
--- { params=, n= elements, flat= (padded so that it can be divided), shard= this rank's part, a leaf }
-local function flatten(params)
+-- { params=, n= elements, flat= (padded so that it can be divided), shard= this rank's part, a leaf, of which there are
+-- `per`: a multiple of `unit` elements }
+local function flatten(params, unit)
   if #params == 0 then fail(NAME .. ": a group has no parameters") end
   check_alike(params)
   local n = 0
   for _, p in ipairs(params) do n = n + p:numel() end
   local size = dist.world_size()
-  local per = math.ceil(n / size)
+  local per = math.ceil(n / size / unit) * unit
   local flat = tl.zeros(per * size, { dtype = params[1].dtype, device = params[1].device })
   local at = 1
   for _, p in ipairs(params) do
@@ -78,7 +80,8 @@ local function new(class, params, options)
   local inner = {}
   tl.no_grad(function()
     for i, g in ipairs(lists) do
-      groups[i] = flatten(g.params)
+      local state = g.state_dtype or (type(options) == "table" and options.state_dtype)
+      groups[i] = flatten(g.params, state == "int8" and BLOCK or 1)
       inner[i] = {}
       for key, value in pairs(g) do inner[i][key] = value end
       inner[i].params = { groups[i].shard }
@@ -116,23 +119,43 @@ end
 
 -- ---- checkpoints: state of the whole model, whatever the number of ranks ----
 
--- In one order on all ranks: pairs() has another in each process.
-local function sorted_names(t)
+-- Of 8-bit state: a number for each block.
+local function is_absmax(name) return name:find("_absmax$") ~= nil end
+
+-- The names of a state's tensors in an order that is the same on every rank: pairs() has another in each
+-- process.
+local function tensor_names(state)
   local names = {}
-  for name in pairs(t) do names[#names + 1] = name end
+  for name, value in pairs(state) do
+    if base.is_tensor(value) then names[#names + 1] = name end
+  end
   table.sort(names)
   return names
+end
+
+-- This rank's part of a whole state tensor, which is padded with zeros.
+local function part_of(group, name, value)
+  local n, per = group.n, group.per
+  if is_absmax(name) then
+    if per % BLOCK ~= 0 then fail(NAME .. ": this is 8-bit state: make the optimizer with {state_dtype=\"int8\"}") end
+    n, per = math.ceil(n / BLOCK), per / BLOCK
+  end
+  if value:numel() ~= n then
+    fail(("%s: '%s' has %d elements, the group %d"):format(NAME, name, value:numel(), n))
+  end
+  local whole = tl.zeros(per * dist.world_size(), { dtype = value.dtype })
+  whole:narrow(1, 1, n):copy_(value)
+  return whole:narrow(1, dist.rank() * per + 1, per):clone()
 end
 
 --- Called on every rank; every rank gets the whole state.
 function Zero:state_dict()
   local dict = self.inner:state_dict()
   for i, group in ipairs(self.groups) do
-    for _, name in ipairs(sorted_names(dict.state[i] or {})) do
-      local value = dict.state[i][name]
-      if base.is_tensor(value) and value:numel() == group.per then
-        dict.state[i][name] = dist.all_gather(value):view(group.flat:numel()):narrow(1, 1, group.n):clone()
-      end
+    local state = dict.state[i] or {}
+    for _, name in ipairs(tensor_names(state)) do
+      local whole = dist.all_gather(state[name]):view(-1)
+      state[name] = whole:narrow(1, 1, is_absmax(name) and math.ceil(group.n / BLOCK) or group.n):clone()
     end
   end
   return dict
@@ -144,11 +167,7 @@ function Zero:load_state_dict(dict)
     local state = dict.state[i]
     mine.state[i] = state and {}
     for name, value in pairs(state or {}) do
-      if base.is_tensor(value) and value:numel() == group.n then
-        local whole = tl.zeros(group.flat:numel(), { dtype = value.dtype })
-        whole:narrow(1, 1, group.n):copy_(value)
-        value = whole:narrow(1, dist.rank() * group.per + 1, group.per):clone()
-      end
+      if base.is_tensor(value) and name ~= "step" and name ~= "mu_product" then value = part_of(group, name, value) end
       mine.state[i][name] = value
     end
   end
