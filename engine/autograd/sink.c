@@ -30,6 +30,11 @@ static bool exclusive(const tl_tensor *t) {
   return t->refs == 1 && atomic_load_explicit(&t->storage->refs, memory_order_relaxed) == 1 && t->node == NULL;
 }
 
+tl_tensor *tl_node_arrived(const tl_node *n, int input) {
+  tl_tensor *sum = n->edges[input].node->grads[n->edges[input].slot];
+  return sum != NULL && exclusive(sum) && !tl_overlaps_itself(sum) ? sum : NULL;
+}
+
 tl_status tl_accumulate(tl_tensor **sum, tl_tensor *g) {
   if (*sum == NULL) {
     *sum = g;

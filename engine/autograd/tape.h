@@ -75,6 +75,10 @@ static inline bool tl_node_needs(const tl_node *n, int input) { return n->edges[
 /* Saved tensor i, borrowed, after its version was checked: "modified in place" is TL_ERR_STATE. */
 tl_status tl_node_saved(tl_node *n, int i, tl_tensor **out);
 
+/* Asked by a node's backward about an input that needs a gradient: the sum of what other nodes gave in this walk, if it may
+ * be changed (borrowed); else NULL. To add to it and give no gradient is the same as giving one. */
+tl_tensor *tl_node_arrived(const tl_node *n, int input);
+
 /* Asked by a node's backward: will its saved values be needed once more (retain_graph)? Else it may use them up. */
 bool tl_walk_retains(void);
 

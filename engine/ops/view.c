@@ -42,19 +42,63 @@ typedef struct part_payload {
   int ndim, d;
   int64_t shape[TL_MAX_DIMS];  /* of the whole */
   int64_t first, length, step; /* along d; length -1: one position, without its dim */
+  order memory;                /* the whole's dims from the widest stride to the narrowest */
 } part_payload;
+
+/* t's dims from the widest stride to the narrowest, where its elements fill their memory; else as they are. */
+static order stride_order(const tl_tensor *t) {
+  order o = {.n = t->ndim};
+  for (int i = 0; i < o.n; i++) {
+    int k = i;
+    for (; k > 0 && t->strides[o.dims[k - 1]] < t->strides[i]; k--) o.dims[k] = o.dims[k - 1];
+    o.dims[k] = i;
+  }
+  int64_t filled = 1;
+  for (int i = o.n - 1; i >= 0 && filled > 0; i--) {
+    int d = o.dims[i];
+    filled = t->shape[d] == 1 || t->strides[d] == filled ? filled * t->shape[d] : 0;
+  }
+  if (filled == 0)
+    for (int i = 0; i < o.n; i++) o.dims[i] = i;
+  return o;
+}
+
+/* zeros that lie in memory as the whole does: views that were taken before can be undone without a copy */
+static tl_status zeros_like_whole(const part_payload *p, const tl_tensor *g, tl_tensor **out) {
+  int64_t shape[TL_MAX_DIMS];
+  int inverse[TL_MAX_DIMS];
+  for (int i = 0; i < p->ndim; i++) {
+    shape[i] = p->shape[p->memory.dims[i]];
+    inverse[p->memory.dims[i]] = i;
+  }
+  tl_tensor *plain;
+  TL_TRY(tl_full(p->ndim, shape, 0, g->dtype, g->device, &plain));
+  tl_status st = tl_permute(plain, p->ndim, inverse, out);
+  tl_tensor_free(plain);
+  return st;
+}
+
+/* The sum that the parts of one tensor share: the first of them makes it, the others add theirs in its place. */
+static tl_tensor *shared_sum(const tl_node *n, const tl_tensor *g) {
+  const part_payload *p = n->payload;
+  tl_tensor *sum = tl_node_arrived(n, 0);
+  if (sum == NULL || sum->dtype != g->dtype || sum->device != g->device || sum->ndim != p->ndim) return NULL;
+  return memcmp(sum->shape, p->shape, (size_t)p->ndim * sizeof *p->shape) == 0 ? sum : NULL;
+}
 
 /* zeros with the gradient of the part in its place */
 static tl_status part_backward(tl_node *n, tl_tensor *const *grad_out, tl_tensor **grad_in) {
   const part_payload *p = n->payload;
-  tl_tensor *whole, *place = NULL;
-  TL_TRY(tl_full(p->ndim, p->shape, 0, grad_out[0]->dtype, grad_out[0]->device, &whole));
-  if (p->length == 0) return tl_give(TL_OK, whole, &grad_in[0]);
+  tl_tensor *sum = shared_sum(n, grad_out[0]), *whole = NULL, *place = NULL;
+  if (sum == NULL) TL_TRY(zeros_like_whole(p, grad_out[0], &whole));
+  if (p->length == 0) return grad_in[0] = whole, TL_OK;
+  tl_tensor *to = sum != NULL ? sum : whole;
   tl_status st = p->length < 0
-                     ? tl_select(whole, p->d, p->first, &place)
-                     : tl_slice(whole, p->d, p->first, p->first + (p->length - 1) * p->step + 1, p->step, &place);
-  if (st == TL_OK) st = tl_copy_(place, grad_out[0]);
+                     ? tl_select(to, p->d, p->first, &place)
+                     : tl_slice(to, p->d, p->first, p->first + (p->length - 1) * p->step + 1, p->step, &place);
+  if (st == TL_OK) st = sum != NULL ? tl_add_(place, grad_out[0]) : tl_copy_(place, grad_out[0]);
   tl_tensor_free(place);
+  if (sum != NULL) return st;
   return tl_give(st, whole, &grad_in[0]);
 }
 
@@ -262,6 +306,7 @@ static tl_status check_has_dims(const char *op, const tl_tensor *t) {
 
 static part_payload part_of(const tl_tensor *t, int d, int64_t first, int64_t length, int64_t step) {
   part_payload p = {.ndim = t->ndim, .d = d, .first = first, .length = length, .step = step};
+  p.memory = stride_order(t);
   memcpy(p.shape, t->shape, (size_t)t->ndim * sizeof *t->shape);
   return p;
 }

@@ -347,3 +347,73 @@ describe("checkpoint", function()
     assert.are.same(after, tl.get_rng_state())
   end)
 end)
+
+describe("parts of one tensor", function()
+  -- The gradient of x for sum(weights * part) over the parts, one element at a time.
+  local function check(x, whole, parts)
+    local loss, expected = tl.zeros({}), tl.zeros(whole.shape)
+    for i, cut in ipairs(parts) do
+      local w = tl.randn(cut(whole).shape)
+      loss = loss + (cut(whole) * w):sum()
+      local place = tl.zeros(whole.shape)
+      cut(place):copy_(w)
+      expected = expected + place
+      if i == 2 then -- the whole between the parts
+        loss = loss + (whole * 3):sum()
+        expected = expected + 3
+      end
+    end
+    for times = 1, 2 do
+      loss:backward(nil, { retain_graph = times == 1 })
+      local got = whole.grad
+      assert.is_true(got:allclose(expected * times, { rtol = 1e-5, atol = 1e-5 }))
+    end
+    return x.grad
+  end
+
+  local cuts = {
+    function(t) return t:narrow(1, 1, 2) end,
+    function(t) return t:select(3, 2) end,
+    function(t) return t:narrow(1, 2, 2) end, -- overlaps the first
+    function(t) return t:slice(2, 1, 4, 2) end,
+    function(t) return t:narrow(2, 2, 0) end,
+    function(t) return t:select(1, 1):select(1, 1) end,
+  }
+
+  it("add up in one gradient", function()
+    local x = tl.randn(3, 4, 5, { requires_grad = true })
+    check(x, x, cuts)
+  end)
+
+  it("add up in any layout of the whole", function()
+    for _, make in ipairs {
+      function(x) return x:permute(3, 1, 2) end, function(x) return x:transpose(1, 2) end,
+      function(x) return x:narrow(3, 1, 4) end, function(x) return x:narrow(1, 1, 1):expand(3, 4, 5) end,
+      function(x) return x * 1 end,
+    } do
+      local x = tl.randn(5, 4, 5, { requires_grad = true })
+      local whole = make(x)
+      whole:retain_grad()
+      local grad = check(x, whole, cuts)
+      assert.are.same({ 5, 4, 5 }, grad.shape)
+    end
+  end)
+
+  it("have the gradient that one product of them has", function()
+    local w = tl.randn(6, 12, { requires_grad = true })
+    local x = tl.randn(2, 3, 6)
+    local parts = x:matmul(w):view(2, 3, 3, 2, 2):permute(3, 1, 4, 2, 5)
+    local q, k, v = parts:select(1, 1), parts:select(1, 2), parts:select(1, 3)
+    q:matmul(k:transpose(-2, -1)):matmul(v):sum():backward()
+    local by_parts = w.grad
+    w.grad = nil
+    local y = x:matmul(w)
+    local function head(i)
+      local pick = tl.zeros(12, 4)
+      for c = 1, 4 do pick[4 * (i - 1) + c][c] = 1 end
+      return y:matmul(pick):view(2, 3, 2, 2):transpose(2, 3)
+    end
+    head(1):matmul(head(2):transpose(-2, -1)):matmul(head(3)):sum():backward()
+    assert.is_true(by_parts:allclose(w.grad, { rtol = 1e-4, atol = 1e-5 }))
+  end)
+end)
