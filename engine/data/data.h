@@ -67,6 +67,45 @@ TL_API tl_status tl_vocab_encode(const tl_vocab *v, const char *text, int64_t by
 /* Integer ids of any shape, row-major -> UTF-8: uint8 (bytes). */
 TL_API tl_status tl_vocab_decode(const tl_vocab *v, tl_tensor *ids, tl_tensor **out);
 
+/* ---- byte-level BPE (engine/data/bpe_*.c): Sennrich et al. 2016, on bytes as in GPT-2 ---- */
+
+typedef struct tl_bpe tl_bpe;
+
+/* A tokenizer.json of Hugging Face's tokenizers: byte-level BPE; pre-tokenizers ByteLevel, Split by a regular expression,
+ * Digits and sequences of them; normalizer NFC; post-processor TemplateProcessing. Truncation and padding are no concern of
+ * a tokenizer here. TL_ERR_UNSUPPORTED names whatever else the file asks for. */
+TL_API tl_status tl_bpe_load(const char *path, tl_bpe **out);
+TL_API tl_status tl_bpe_load_gpt2(const char *vocab, const char *merges, tl_bpe **out); /* vocab.json, merges.txt */
+TL_API tl_status tl_bpe_parse(const char *text, int64_t bytes, tl_bpe **out); /* the text of a tokenizer.json */
+TL_API tl_status tl_bpe_save(const tl_bpe *b, const char *path);              /* as a tokenizer.json */
+TL_API tl_status tl_bpe_text(const tl_bpe *b, tl_tensor **out);               /* the same text: uint8 (bytes) */
+TL_API void tl_bpe_free(tl_bpe *b);                                           /* NULL is fine */
+TL_API int tl_bpe_size(const tl_bpe *b);                                      /* one more than the largest id */
+TL_API int tl_bpe_find(const tl_bpe *b, const char *bytes,
+                       int64_t n); /* the id of a token's bytes; -1: there is none */
+/* The bytes of a token, which live as long as the tokenizer; NULL: there is none. */
+TL_API const char *tl_bpe_token(const tl_bpe *b, int id, int *length);
+TL_API bool tl_bpe_is_special(const tl_bpe *b, int id);
+/* Any bytes -> ids: int64 or int32 (tokens). What is not UTF-8 is encoded, too, as pieces of their own. add_special_tokens:
+ * with those of the template around it. Special tokens in the text become their ids: those of `allowed`, or all when
+ * allowed_count is -1; others are text like any. A tokenizer belongs to one thread at a time. */
+TL_API tl_status tl_bpe_encode(tl_bpe *b, const char *text, int64_t bytes, bool add_special_tokens, int allowed_count,
+                               const int *allowed, int dtype, tl_tensor **out);
+/* Integer ids of any shape, row-major -> uint8 (bytes). replace: what is not UTF-8 becomes U+FFFD. */
+TL_API tl_status tl_bpe_decode(const tl_bpe *b, tl_tensor *ids, bool skip_special_tokens, bool replace,
+                               tl_tensor **out);
+
+/* Learns merges from texts: the most frequent pair first, of equals the one with the smaller ids. pattern: the regular
+ * expression (PCRE2, Unicode) whose matches are the pieces of a text; NULL: GPT-2's. */
+typedef struct tl_bpe_trainer tl_bpe_trainer;
+TL_API tl_status tl_bpe_trainer_new(const char *pattern, tl_bpe_trainer **out);
+TL_API tl_status tl_bpe_trainer_feed(tl_bpe_trainer *t, const char *text, int64_t bytes); /* counts its pieces */
+/* Once: merges until there are vocab_size tokens (special ones first, then the bytes) or no pair occurs min_frequency
+ * times. */
+TL_API tl_status tl_bpe_trainer_finish(tl_bpe_trainer *t, int vocab_size, double min_frequency, int n,
+                                       const char *const *special, tl_bpe **out);
+TL_API void tl_bpe_trainer_free(tl_bpe_trainer *t); /* NULL is fine */
+
 /* ---- token files (engine/data/tokens.c) ---- */
 
 typedef struct tl_tokens tl_tokens;

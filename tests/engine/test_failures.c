@@ -253,6 +253,28 @@ static tl_status tokens_and_back(void) {
   return st;
 }
 
+/* Learns merges, saves and loads them, encodes with special tokens and a long piece, decodes. */
+static tl_status learn_and_encode(void) {
+  static const char words[] = "ab abc abcd \xff<end> ab abc e\xcc\x81 aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\n";
+  const char *special[] = {"<end>"};
+  tl_bpe_trainer *t = NULL;
+  tl_bpe *trained = NULL, *loaded = NULL;
+  tl_tensor *ids = NULL, *text = NULL;
+  tl_status st = tl_bpe_trainer_new("\\p{L}+|\\s+", &t);
+  if (st == TL_OK) st = tl_bpe_trainer_feed(t, words, sizeof words - 1);
+  if (st == TL_OK) st = tl_bpe_trainer_finish(t, 270, 1, 1, special, &trained);
+  if (st == TL_OK) st = tl_bpe_save(trained, scratch("bpe"));
+  if (st == TL_OK) st = tl_bpe_load(scratch("bpe"), &loaded);
+  if (st == TL_OK) st = tl_bpe_encode(loaded, words, sizeof words - 1, true, -1, NULL, TL_INT64, &ids);
+  if (st == TL_OK) st = tl_bpe_decode(loaded, ids, true, true, &text);
+  tl_bpe_trainer_free(t);
+  tl_bpe_free(trained);
+  tl_bpe_free(loaded);
+  tl_tensor_free(ids);
+  tl_tensor_free(text);
+  return st;
+}
+
 static tl_status train(int kind, int dtype) {
   tl_tensor *p = NULL, *g = NULL;
   tl_optimizer *o = NULL;
@@ -407,11 +429,12 @@ START_TEST(what_is_no_operation) {
   check_whole("text", read_text);
   check_whole("loader", load_batches);
   check_whole("tokens", tokens_and_back);
+  check_whole("tokenizer", learn_and_encode);
   check_whole("optimizers and schedules", train_all);
   check_whole("8-bit optimizer state", train_in_8_bits);
   check_whole("autograd.grad", ask_the_tape);
   check_whole("a custom function", serve_a_function);
-  const char *const names[] = {"npy", "safetensors", "csv", "ids"};
+  const char *const names[] = {"npy", "safetensors", "csv", "ids", "bpe"};
   for (int i = 0; i < 3; i++) unlink(scratch(names[i]));
 }
 END_TEST

@@ -5,7 +5,7 @@
 local base = require "tlua.base"
 
 -- name -> the file that defines it
-local home = { ByteVocab = "vocab", CharVocab = "vocab", load = "store", from_state_dict = "store" }
+local home = { ByteVocab = "vocab", CharVocab = "vocab", BPE = "bpe", load = "store", from_state_dict = "store" }
 
 return setmetatable({}, {
   __index = function(text, name)
