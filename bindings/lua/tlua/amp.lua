@@ -101,7 +101,20 @@ end
 
 --- scaler:unscale_(optimizer): divides its gradients by the scale now, for clipping before the step.
 function GradScaler:unscale_(optimizer)
-  check(C.tl_scaler_unscale(self.handle, handle_of(optimizer, "GradScaler.unscale_")))
+  local handle = handle_of(optimizer, "GradScaler.unscale_")
+  local function unscale() check(C.tl_scaler_unscale(self.handle, handle)) end
+  if not optimizer.average_gradients then return unscale() end
+  optimizer:average_gradients(self.enabled and unscale or nil)
+end
+
+-- Did it step? nil: the device decides.
+local function step(self, handle)
+  if native.tl_optimizer_device(handle) ~= 0 then
+    check(C.tl_scaler_step(self.handle, handle, nil))
+    return nil
+  end
+  check(C.tl_scaler_step(self.handle, handle, base.boolean))
+  return base.boolean[0]
 end
 
 --- scaler:step(optimizer): unscales if need be, and steps if all gradients are finite. Returns whether it did; nil
@@ -111,12 +124,10 @@ function GradScaler:step(optimizer, closure)
     fail("GradScaler.step: closures are not taken: the loss they compute would have to be scaled")
   end
   local handle = handle_of(optimizer, "GradScaler.step")
-  if native.tl_optimizer_device(handle) ~= 0 then
-    check(C.tl_scaler_step(self.handle, handle, nil))
-    return nil
-  end
-  check(C.tl_scaler_step(self.handle, handle, base.boolean))
-  return base.boolean[0]
+  if not optimizer.step_by then return step(self, handle) end
+  local stepped
+  optimizer:step_by(function() stepped = step(self, handle) end, self.enabled)
+  return stepped
 end
 
 --- scaler:update(new_scale?): the scale for the next iteration, after every optimizer's step.

@@ -4,8 +4,9 @@ return {
 dist: several processes (ranks) that train together, started by `tlua --ranks N script`, mpirun or srun. Ranks count from
 0. Every rank calls the same collectives in the same order; what differs is an error on every rank. docs/dist.md.]],
   ["tl.dist.init"] = [[
-init{timeout=600}: joins the other ranks; alone this is rank 0 of 1. timeout: seconds that a collective waits for the
-others before it fails with what is missing.]],
+init{timeout=600}: joins the other ranks, over MPI (mpirun, `tlua --ranks`, srun --mpi=pmix) or over TCP where RANK,
+WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set (torchrun); alone this is rank 0 of 1. timeout: seconds that a collective
+waits for the others before it fails with what is missing.]],
   ["tl.dist.destroy"] = "destroy(): leaves the group after what is queued. The end of a script does it, too.",
   ["tl.dist.is_initialized"] = "is_initialized(): was dist.init called?",
   ["tl.dist.rank"] = "rank(): this process's number, 0 .. world_size()-1.",
@@ -29,5 +30,7 @@ still computes (Li et al., VLDB 2020). Parameters and buffers begin as rank 0's;
 ddp:no_sync(f, ...): backward in f adds up locally. find_unused_parameters: grad of what no rank uses stays nil.]],
   ["tl.optim.ZeroRedundancy"] = [[
 ZeroRedundancy(optim.AdamW, params, options): that optimizer with its state divided among the ranks (ZeRO stage 1,
-Rajbhandari et al. 2020). state_dict() is the whole state and is called on every rank.]],
+Rajbhandari et al. 2020). state_dict() is the whole state and is called on every rank. Schedules and GradScaler take it;
+scaler:unscale_(zero), or zero:average_gradients() without a scaler, leaves the mean gradient in the parameters for
+nn.utils.clip_grad_norm_ before the step (DistributedDataParallel does so, too).]],
 }

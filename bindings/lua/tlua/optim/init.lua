@@ -266,7 +266,10 @@ define(C.TL_ADAGRAD, { "lr", "lr_decay", "weight_decay", "initial_accumulator_va
 define(C.TL_NADAM, { "lr", "betas", "eps", "weight_decay", "momentum_decay", "decoupled_weight_decay", "maximize" })
 define(C.TL_RADAM, { "lr", "betas", "eps", "weight_decay", "decoupled_weight_decay", "maximize" })
 
---- Is x an optimizer?
-function optim.is_optimizer(x) return getmetatable(x) == metatable end
+--- Is x an optimizer, or one that drives another (ZeroRedundancy)?
+function optim.is_optimizer(x)
+  local its = getmetatable(x)
+  return its == metatable or (type(its) == "table" and its.is_optimizer == true)
+end
 
 return base.namespace(optim, "optim", { lr_scheduler = "tlua.optim.lr_scheduler", ZeroRedundancy = "tlua.optim.zero" })

@@ -11,7 +11,7 @@ local C = base.C
 local NAME = "ZeroRedundancy"
 local BLOCK = 256 -- elements that 8-bit state has one largest value for: a rank's part has whole blocks
 
-local Zero = {}
+local Zero = { is_optimizer = true } -- to schedulers and GradScaler, which work with `handle`
 Zero.__index = Zero
 
 -- ---- flat parameters ----
@@ -53,6 +53,7 @@ local function flatten(params, unit)
   return { params = params, n = n, flat = flat, per = per, shard = shard }
 end
 
+-- All gradients one after the other (zeros where there is none), and: is there any?
 local function flat_gradient(group)
   local g = tl.zeros(group.flat:numel(), { dtype = group.flat.dtype, device = group.flat.device })
   local at, any = 1, false
@@ -65,6 +66,38 @@ local function flat_gradient(group)
     at = at + count
   end
   return g, any
+end
+
+local function own_part(group, flat) return flat:narrow(1, dist.rank() * group.per + 1, group.per) end
+
+-- This rank's part of the mean gradient; nil where no rank has one.
+local function reduce(group, averaged)
+  local g, any = flat_gradient(group)
+  if averaged then
+    group.shard.grad = any and own_part(group, g):clone() or nil
+    return
+  end
+  local here = tl.tensor({ any }, { device = "cpu" })
+  group.shard.grad = dist.all_reduce(here, "max"):item() ~= 0 and dist.reduce_scatter(g, "mean") or nil
+end
+
+-- What one rank's part overflowed in, all are to find: an inf in their own. Nothing waits for the device.
+local function share_overflow(group)
+  local g = group.shard.grad
+  if not g or group.per == 0 then return end
+  local lost = dist.all_reduce(g:isfinite():all():logical_not():float(), "max")
+  g:narrow(1, 1, 1):add_((lost / (1 - lost)):to(g.dtype)) -- 0 or inf
+end
+
+-- Every parameter's gradient becomes its part of the mean.
+local function spread(group)
+  if not group.shard.grad then return end
+  local whole, at = dist.all_gather(group.shard.grad):view(group.flat:numel()), 1
+  for _, p in ipairs(group.params) do
+    if p:numel() > 0 then p.grad = whole:narrow(1, at, p:numel()):view(p.shape) end
+    at = at + p:numel()
+  end
+  group.shard.grad = nil
 end
 
 -- ---- the optimizer ----
@@ -88,28 +121,50 @@ local function new(class, params, options)
     end
   end)
   local optimizer = class(inner, options)
-  return setmetatable({ groups = groups, inner = optimizer, param_groups = optimizer.param_groups }, Zero)
+  return setmetatable({
+    groups = groups, inner = optimizer, handle = optimizer.handle, param_groups = optimizer.param_groups,
+  }, Zero)
 end
 
---- One step of all ranks. Returns what the closure returns.
-function Zero:step(closure)
-  local loss = closure and tl.enable_grad(closure) or nil
+--- Leaves the mean of all ranks' gradients in every parameter, as DistributedDataParallel does, for clipping between
+--- the last backward and step(). GradScaler's unscale_ does it, with `unscale` for the parts.
+function Zero:average_gradients(unscale)
   tl.no_grad(function()
     for _, group in ipairs(self.groups) do
-      local g, any = flat_gradient(group)
-      local here = tl.tensor({ any }, { device = "cpu" })
-      if dist.all_reduce(here, "max"):item() ~= 0 then group.shard.grad = dist.reduce_scatter(g, "mean") end
+      reduce(group, self.averaged)
+      if unscale then share_overflow(group) end
     end
-    self.inner:step()
+    if unscale then unscale() end
+    for _, group in ipairs(self.groups) do spread(group) end
+  end)
+  self.averaged = true
+end
+
+--- A step of which the optimizer's part is `move`: GradScaler's.
+function Zero:step_by(move, scaled)
+  tl.no_grad(function()
+    for _, group in ipairs(self.groups) do
+      reduce(group, self.averaged)
+      if scaled then share_overflow(group) end
+    end
+    self.averaged = nil
+    move()
     for _, group in ipairs(self.groups) do
       group.shard.grad = nil
       group.flat:copy_(dist.all_gather(group.shard.data):view(group.flat:numel()))
     end
   end)
+end
+
+--- One step of all ranks. Returns what the closure returns.
+function Zero:step(closure)
+  local loss = closure and tl.enable_grad(closure) or nil
+  self:step_by(function() self.inner:step() end)
   return loss
 end
 
 function Zero:zero_grad(set_to_none)
+  self.averaged = nil
   for _, group in ipairs(self.groups) do
     for _, p in ipairs(group.params) do
       if set_to_none == false and p.grad then p.grad:zero_() else p.grad = nil end
