@@ -91,6 +91,10 @@ for _, device in ipairs(devices) do
       end
     end)
 
+    it("divide rows that cannot be divided evenly", function()
+      for n = 2, 4 do has(ranks(n, "uneven.lua", nil, device), "ok uneven on " .. n) end
+    end)
+
     it("have the same masks, and train as one process with them", function()
       for n = 2, 3 do
         local text, code = ranks(n, "prune.lua", nil, device)

@@ -104,12 +104,14 @@ local function from_group(op)
   return dist.world_size(), dist.rank()
 end
 
---- DistributedSampler(dataset or n, {num_replicas=, rank=, shuffle=true, seed=0, drop_last=false}): the part of this
---- rank (0-based). Without drop_last the order is padded from its start until all ranks have equally many; padding()
---- tells how many of this rank's last samples are such repeats. Call set_epoch(e) before each epoch for another order.
+--- DistributedSampler(dataset or n, {num_replicas=, rank=, shuffle=true, seed=0, drop_last=false, even=true}): the part
+--- of this rank (0-based). Without drop_last the order is padded from its start until all ranks have equally many;
+--- padding() tells how many of this rank's last samples are such repeats. even=false: nothing is repeated or dropped,
+--- some ranks have one sample less: for evaluation. Call set_epoch(e) before each epoch for another order.
 function samplers.DistributedSampler(source, options)
   local o = base.options("DistributedSampler", options,
-    { num_replicas = base.optional, rank = base.optional, shuffle = true, seed = 0, drop_last = false })
+    { num_replicas = base.optional, rank = base.optional, shuffle = true, seed = 0, drop_last = false,
+      even = true })
   local replicas, rank = o.num_replicas, o.rank
   if replicas == nil or rank == nil then
     local world, me = from_group("DistributedSampler")
@@ -121,8 +123,10 @@ function samplers.DistributedSampler(source, options)
     fail(("DistributedSampler: rank %d of %d (ranks count from 0)"):format(rank, replicas))
   end
   local n = size_of(source, "DistributedSampler")
+  if o.drop_last and not o.even then fail("DistributedSampler: drop_last and even=false: leave one of them out") end
   if n == 0 and not o.drop_last then fail("DistributedSampler: there are no samples") end
   local each = o.drop_last and math.floor(n / replicas) or math.ceil(n / replicas)
+  if not o.even then each = math.max(0, math.ceil((n - rank) / replicas)) end
   return setmetatable(
     { n = n, each = each, replicas = replicas, rank = rank, shuffle = o.shuffle, seed = o.seed, epoch = 0 },
     Distributed)
@@ -155,7 +159,7 @@ function Distributed:order()
   if self.shuffle then order = tl.randperm(self.n, { generator = tl.Generator(self.seed + self.epoch), device = "cpu" })
   else order = tl.arange(self.n, { dtype = "int64", device = "cpu" }) end
   if self.each == 0 then return order:narrow(1, 1, 0) end
-  local total = self.each * self.replicas
+  local total = self.each * self.replicas -- rounds, of one sample for each rank
   if total > self.n then
     local parts = {}
     for k = 1, math.ceil(total / self.n) do parts[k] = order end

@@ -51,10 +51,10 @@ replacement. More num_samples than there are: one permutation after the other.]]
 WeightedRandomSampler(weights, num_samples, {replacement=true, generator=}): sample i with a probability proportional to
 weights[i]: a table or a 1-d tensor.]],
   ["tl.data.DistributedSampler"] = [[
-DistributedSampler(dataset or n, {num_replicas=, rank=, shuffle=true, seed=0, drop_last=false}): the part of this rank
-(0-based; both from tl.dist once it is initialised). The order comes from seed + epoch: call set_epoch(e) before each
-epoch. It is padded from its start until all ranks have equally many (or cut with drop_last); padding() tells how many of
-this rank's last samples are repeats, so that a metric can leave them out.]],
+DistributedSampler(dataset or n, {num_replicas=, rank=, shuffle=true, seed=0, drop_last=false, even=true}): the part of
+this rank (0-based; both from tl.dist once it is initialised). The order comes from seed + epoch: call set_epoch(e) before
+each epoch. It is padded from its start until all ranks have equally many (or cut with drop_last); padding() tells how
+many of this rank's last samples are repeats. even=false, for evaluation: nothing is repeated or dropped.]],
   ["tl.data.default_collate"] = [[
 default_collate(samples): what DataLoader does with the samples of a dataset written in Lua.]],
 
