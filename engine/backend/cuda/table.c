@@ -9,8 +9,8 @@
   X(max_pool) X(max_pool_backward) X(avg_pool) X(avg_pool_backward) X(span_norm) X(span_scale) \
   X(span_clamp) X(span_unscale) X(conv_forward) X(conv_backward) X(softmax) X(softmax_grad) X(loss) \
   X(loss_grad) X(class_loss) X(class_loss_grad) X(batch_norm) X(batch_norm_grad) X(row_norm) \
-  X(row_norm_grad) X(embedding) X(embedding_grad) X(rope) X(arg_extreme) X(cumsum) X(find_bad_id) \
-  X(index_select) X(index_add) X(gather) X(scatter_add) X(nonzero) X(triangle) X(sort) X(dropout) \
+  X(row_norm_grad) X(embedding) X(embedding_grad) X(rope) X(attention) X(attention_grad) X(arg_extreme) \
+  X(cumsum) X(find_bad_id) X(index_select) X(index_add) X(gather) X(scatter_add) X(nonzero) X(triangle) X(sort) X(dropout) \
   X(plan) X(scale_update) X(span_clip)
 /* clang-format on */
 

@@ -234,8 +234,8 @@ function F.dropout(x, opts)
 end
 
 --- softmax(scale q k' + mask) v without storing the weights: q (.., H, T, D), k (.., H, S, D), v (.., H, S, V). Options
---- attn_mask (bool: true takes part; floating: added), dropout_p (0), is_causal (false), scale (1 / sqrt(D)), enable_gqa
---- (false: k and v have q's heads).
+--- attn_mask (bool: true takes part; floating: added), dropout_p (0), is_causal (false), scale (1 / sqrt(D)),
+--- enable_gqa (false: k and v have q's heads).
 function F.scaled_dot_product_attention(q, k, v, opts)
   local name = "scaled_dot_product_attention"
   check_tensor(q, name, 1)
