@@ -1,12 +1,13 @@
--- finetune.lua: low-rank adapters (Hu et al. 2022): trains a small GPT-2 on a text, or takes one from a folder of Hugging
--- Face's, then teaches it another text by training a few adapters beside its frozen weights. The adapters are saved in
--- PEFT's names, merged, and the merged model written as transformers reads it.
+-- finetune.lua: low-rank adapters (Hu et al. 2022): trains a small GPT-2 on a text, or takes a model from a folder of
+-- Hugging Face's, then teaches it another text by training a few adapters beside its frozen weights. The adapters are
+-- saved in PEFT's names, merged, and the merged model written as transformers reads it.
 --
 --     tlua examples/finetune.lua                                       a text of this folder, then the same in capitals
---     tlua examples/finetune.lua --model FOLDER --data other.txt       a model with tokenizer.json, and your text
+--     tlua examples/finetune.lua --model FOLDER --data other.txt       a model with its tokenizer, and your text
 local usage = [[
 usage: tlua examples/finetune.lua [options]
-  --model FOLDER  a GPT-2 or Llama with config.json, model.safetensors and tokenizer.json (default: trains one)
+  --model FOLDER  a GPT-2 or Llama: config.json, model.safetensors, and tokenizer.json or vocab.json and merges.txt
+                  (default: trains one)
   --data FILE     the text to teach (default: README.md of the examples; without --model the model learns it first,
                   and then the same in capitals)
   --targets LIST  the layers that get adapters (default c_attn,c_proj,c_fc; of a Llama q_proj,v_proj)
@@ -101,7 +102,8 @@ end
 local model, vocab, text
 if o.model ~= "" then
   model = tl.models.load(o.model, { device = o.device })
-  vocab = tl.text.BPE.load(o.model .. "/tokenizer.json")
+  if o.context > model:limit() then refuse(("the model takes %d tokens at most"):format(model:limit())) end
+  vocab = tl.text.BPE.load(o.model)
   text = data.text(o.data)
 else
   local plain = data.text(o.data)

@@ -191,4 +191,21 @@ describe("examples/finetune.lua #once", function()
     os.execute("rm -r " .. folder)
     assert.is_true(difference < 1e-4, difference)
   end)
+
+  it("takes a model with its tokenizer from a folder", function()
+    local folder = os.tmpname()
+    os.remove(folder)
+    local tokenizer = tl.text.BPE.train { files = { examples .. "README.md" }, vocab_size = 300 }
+    tl.models.llama {
+      vocab_size = tokenizer:size(), hidden_size = 16, intermediate_size = 24, num_hidden_layers = 1,
+      num_attention_heads = 2, max_position_embeddings = 32,
+    }:save_pretrained(folder)
+    tokenizer:save(folder .. "/tokenizer.json")
+    local _, output = run("finetune.lua", "--model", folder, "--steps", "10", "--context", "16", "--rank", "2", "--out",
+      folder .. "/out")
+    os.execute("rm -r " .. folder)
+    local before, after = numbers_after(output, "before  loss")[1], numbers_after(output, "after   loss")[1]
+    assert.is_true(after < before, output)
+    assert.matches("training 128 of", output)
+  end)
 end)
