@@ -88,13 +88,24 @@ static void on_sigint(int signal_number) {
   lua_sethook(now->L, stop, EVERYWHERE, 1);
 }
 
+/* oneDNN's matrix products use the stack pointer for an address in the heap meanwhile: what a handler pushed there would
+ * overwrite whatever lies below. It has a stack of its own, unless the thread has one for signals already. */
+static void give_handlers_a_stack(void) {
+  static char memory[1 << 16]; /* a frame holds all vector and matrix registers: 11 KB */
+  stack_t now;
+  if (sigaltstack(NULL, &now) == 0 && (now.ss_flags & SS_DISABLE) != 0)
+    sigaltstack(&(stack_t){.ss_sp = memory, .ss_size = sizeof memory}, NULL);
+}
+
 void tlua_arm_interrupt(lua_State *L, tlua_interrupt_mode mode) {
   if (depth == MAX_LEVELS) luaL_error(L, "too many REPLs inside one another");
   levels[depth] = (struct level){.L = L, .mode = mode};
   struct sigaction action;
   memset(&action, 0, sizeof action);
   sigemptyset(&action.sa_mask);
+  action.sa_flags = SA_ONSTACK;
   action.sa_handler = on_sigterm;
+  if (depth == 0) give_handlers_a_stack();
   depth++;
   if (mode == TLUA_INTERRUPT_DEFERRED) sigaction(SIGTERM, &action, &levels[depth - 1].former_sigterm);
   action.sa_handler = on_sigint;
@@ -167,7 +178,7 @@ bool tlua_watch(lua_State *L, int fd) {
   struct sigaction action;
   memset(&action, 0, sizeof action);
   action.sa_handler = on_sigio;
-  action.sa_flags = SA_RESTART;
+  action.sa_flags = SA_RESTART | SA_ONSTACK;
   sigemptyset(&action.sa_mask);
   watched.L = L;
   watched.gone = 0;
