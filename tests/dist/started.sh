@@ -2,6 +2,7 @@
 # started.sh N TLUA [ARGUMENT...]: N ranks that meet over TCP, started as torchrun starts them: by variables alone. A rank
 # that fails ends the others; the exit code is its. PORT: where they meet.
 set -u
+trap '' INT # the ranks end by it, and then this
 n=$1
 shift
 export WORLD_SIZE=$n MASTER_ADDR=${MASTER_ADDR-localhost} MASTER_PORT=${PORT:-$((20000 + $$ % 40000))}

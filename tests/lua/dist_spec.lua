@@ -216,6 +216,18 @@ describe("ranks #once", function()
     end
   end)
 
+  it("end by Ctrl-C, with its exit code and without a restart", function()
+    local function interrupt(how, options)
+      return shell(("timeout 60 '%sinterrupt.sh' %s '%s' --ranks 3 %s"):format(folder, how, program, options or ""))
+    end
+    for _, how in ipairs { "collective", "meeting", "computing" } do
+      assert.equal("exit code 130\nall gone\n", (interrupt(how, "--restarts 2")))
+    end
+    assert.equal("exit code 130\nall gone\n", (interrupt("alone")))
+    assert.equal("exit code 130\nall gone\n", (interrupt "collective -INT"))
+    assert.equal("exit code 143\nall gone\n", (interrupt "collective -TERM"))
+  end)
+
   it("end when the process that restarts them is ended", function()
     local text = shell(([[
       '%s' --ranks 2 --restarts 3 %sabsent.lua stays > /dev/null 2>&1 & pid=$!

@@ -67,6 +67,14 @@ describe("ranks over TCP #once", function()
     end)
   end
 
+  it("end by Ctrl-C", function()
+    for _, how in ipairs { "collective", "meeting", "alone" } do
+      local text = shell(("timeout 60 '%sinterrupt.sh' %s '%sstarted.sh' 3 '%s'"):format(folder, how, folder, program))
+      has(text, "exit code 130\nall gone")
+      assert.is_nil(text:find("failed", 1, true))
+    end
+  end)
+
   it("meet across network namespaces", function()
     local text, code = shell(("'%snetns.sh' '%s' variables"):format(folder, program))
     if code == 77 then return pending(text) end

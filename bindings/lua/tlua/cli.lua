@@ -201,7 +201,7 @@ local function leave_ranks(code)
   local dist = package.loaded["tlua.dist"]
   if not dist or not dist.is_initialized() or dist.world_size() == 1 then return code end
   if code ~= 0 then
-    io.stderr:write(("tlua: rank %d failed; the others are ended\n"):format(dist.rank()))
+    if code ~= 130 then io.stderr:write(("tlua: rank %d failed; the others are ended\n"):format(dist.rank())) end
     require("ffi").C.tl_dist_abort(code)
   end
   local failed = call(dist.destroy)

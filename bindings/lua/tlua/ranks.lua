@@ -9,6 +9,11 @@ long tlua_sysconf(int name) __asm__("sysconf");
 int tlua_fork(void) __asm__("fork");
 int tlua_prctl(int option, unsigned long value) __asm__("prctl");
 int tlua_waitpid(int pid, int *status, int options) __asm__("waitpid");
+int tlua_kill(int pid, int signal) __asm__("kill");
+int tlua_sigemptyset(void *set) __asm__("sigemptyset");
+int tlua_sigaddset(void *set, int signal) __asm__("sigaddset");
+int tlua_sigprocmask(int how, const void *set, void *former) __asm__("sigprocmask");
+int tlua_sigtimedwait(const void *set, void *info, const long *seconds_and_nanoseconds) __asm__("sigtimedwait");
 void tlua_exit_now(int code) __asm__("_exit");
 ]]
 
@@ -35,36 +40,61 @@ local function exec(words)
   local argv = ffi.new("const char *[?]", #words + 1)
   for i, word in ipairs(words) do argv[i - 1] = word end
   ffi.C.tlua_execvp(words[1], argv)
-  return MISSING
 end
 
--- Runs to the end of mpirun, which ends with this process, too. Returns the exit code; a message if it did not start.
+local SIGINT, SIGTERM, SIGCHLD = 2, 15, 17
+local SIG_BLOCK, SIG_SETMASK = 0, 2
+local WNOHANG = 1
+local PATIENCE = 2 -- seconds
+
+-- Waits for the end of mpirun. Returns its status, and the signal that came meanwhile, 0: none. A terminal's Ctrl-C
+-- reaches mpirun, too, which ends the ranks; a signal for this process alone, or SIGTERM, is passed on.
+local function wait_for(pid, signals)
+  local status, second = ffi.new("int[1]"), ffi.new("long[2]", 1, 0)
+  local came, since = 0, 0
+  while ffi.C.tlua_waitpid(pid, status, WNOHANG) == 0 do
+    local signal = ffi.C.tlua_sigtimedwait(signals, nil, second)
+    if signal == SIGTERM or (came == SIGINT and signal < 0 and os.time() - since >= PATIENCE) then
+      ffi.C.tlua_kill(pid, SIGTERM)
+    end
+    if (signal == SIGINT or signal == SIGTERM) and came == 0 then came, since = signal, os.time() end
+  end
+  return status[0], came
+end
+
+-- Runs to the end of mpirun, which ends with this process, too. Returns the exit code; a message if it did not start;
+-- whether a signal ended it.
 local NOT_STARTED = 127
 local function run(words)
+  local signals, former = ffi.new("char[128]"), ffi.new("char[128]") -- sigset_t
+  ffi.C.tlua_sigemptyset(signals)
+  for _, signal in ipairs { SIGINT, SIGTERM, SIGCHLD } do ffi.C.tlua_sigaddset(signals, signal) end
+  ffi.C.tlua_sigprocmask(SIG_BLOCK, signals, former)
   local pid = ffi.C.tlua_fork()
   if pid < 0 then return 1, "no more processes can be started" end
   if pid == 0 then
-    ffi.C.tlua_prctl(1, 15) -- PR_SET_PDEATHSIG, SIGTERM
+    ffi.C.tlua_sigprocmask(SIG_SETMASK, former, nil)
+    ffi.C.tlua_prctl(1, SIGTERM) -- PR_SET_PDEATHSIG
     exec(words)
     ffi.C.tlua_exit_now(NOT_STARTED)
   end
-  local status = ffi.new("int[1]")
-  while ffi.C.tlua_waitpid(pid, status, 0) ~= pid do end -- Ctrl-C goes to mpirun, too: wait for it
-  local signal, code = status[0] % 128, math.floor(status[0] / 256) % 256
+  local status, came = wait_for(pid, signals)
+  ffi.C.tlua_sigprocmask(SIG_SETMASK, former, nil)
+  if came ~= 0 then return 128 + came, nil, true end
+  local signal, code = status % 128, math.floor(status / 256) % 256
   if signal ~= 0 then return 128 + signal end
   return code, code == NOT_STARTED and MISSING or nil
 end
 
---- Starts `tlua arguments` in n processes, and again up to `restarts` times when they fail. Returns an exit code and a
---- message for one that the ranks did not say themselves; with no restarts this process becomes mpirun.
+--- Starts `tlua arguments` in n processes, and again up to `restarts` times when they fail. Returns an exit code (130
+--- after Ctrl-C) and a message for one that the ranks did not say themselves.
 function ranks.launch(n, restarts, arguments)
   share_threads(n)
   local words = words_of(n, arguments)
-  if restarts == 0 then return 1, exec(words) end
   for attempt = 0, restarts do
-    system.setenv("TLUA_RESTART", tostring(attempt))
-    local code, message = run(words)
-    if code == 0 or code == 130 or message or attempt == restarts then return code, message end
+    if restarts > 0 then system.setenv("TLUA_RESTART", tostring(attempt)) end
+    local code, message, signalled = run(words)
+    if code == 0 or code == 130 or signalled or message or attempt == restarts then return code, message end
     io.stderr:write(("tlua: the ranks ended with code %d; restart %d of %d\n"):format(code, attempt + 1, restarts))
   end
 end
