@@ -21,19 +21,19 @@
   }
 
 /* One block: `type` in memory, folded in `wide`. */
-#define FOLD(name, type, wide, load, store)                                                                     \
-  static void name(int op, int64_t begin, int n, int count, const void *const *parts, void *out) {              \
-    typedef type stored;                                                                                        \
-    wide sum[BLOCK];                                                                                            \
-    for (int i = 0; i < n; i++) sum[i] = load(((const stored *)parts[0])[begin + i]);                           \
-    if (op == TL_MAX) {                                                                                         \
-      RUN(wide, load, LARGEST)                                                                                  \
-    } else if (op == TL_MIN) {                                                                                  \
-      RUN(wide, load, SMALLEST)                                                                                 \
-    } else {                                                                                                    \
-      RUN(wide, load, ADD)                                                                                      \
-    }                                                                                                           \
-    for (int i = 0; i < n; i++) ((stored *)out)[begin + i] = (stored)store(sum[i]);                             \
+#define FOLD(name, type, wide, load, store)                                                        \
+  static void name(int op, int64_t begin, int n, int count, const void *const *parts, void *out) { \
+    typedef type stored;                                                                           \
+    wide sum[BLOCK];                                                                               \
+    for (int i = 0; i < n; i++) sum[i] = load(((const stored *)parts[0])[begin + i]);              \
+    if (op == TL_MAX) {                                                                            \
+      RUN(wide, load, LARGEST)                                                                     \
+    } else if (op == TL_MIN) {                                                                     \
+      RUN(wide, load, SMALLEST)                                                                    \
+    } else {                                                                                       \
+      RUN(wide, load, ADD)                                                                         \
+    }                                                                                              \
+    for (int i = 0; i < n; i++) ((stored *)out)[begin + i] = (stored)store(sum[i]);                \
   }
 
 FOLD(fold_f32, float, float, SAME, SAME)
@@ -50,7 +50,7 @@ FOLD(fold_u8, uint8_t, uint8_t, SAME, SAME)
     for (int r = 1; r < count; r++)                                                                \
       for (int i = 0; i < n; i++) {                                                                \
         type a = sum[i], b = ((const type *)parts[r])[begin + i];                                  \
-        sum[i] = op == TL_MAX ? (a > b ? a : b)                                                    \
+        sum[i] = op == TL_MAX   ? (a > b ? a : b)                                                  \
                  : op == TL_MIN ? (a < b ? a : b)                                                  \
                                 : (type)((unsigned_type)a + (unsigned_type)b);                     \
       }                                                                                            \

@@ -191,7 +191,8 @@ static tl_status some_are_missing(const tl_mesh *m, int from, double seconds) {
   for (int r = from; r < m->size && used < (int)sizeof who - 16; r++)
     if (r != m->rank && m->sockets[r] < 0)
       used += snprintf(who + used, sizeof who - (size_t)used, used == 0 ? "%d" : ", %d", r);
-  return TL_FAIL(TL_ERR_STATE, "dist.init", "not all of the %d ranks came within %g s: missing %s", m->size, seconds, who);
+  return TL_FAIL(TL_ERR_STATE, "dist.init", "not all of the %d ranks came within %g s: missing %s", m->size, seconds,
+                 who);
 }
 
 /* Rank 0's part: waits for all, then tells everybody where the others are. */
@@ -204,8 +205,7 @@ static tl_status gather(tl_mesh *m, int listening, place *places, double seconds
     int fd;
     char why[sizeof yes.why] = "";
     if (!next_guest(listening, deadline, &said, &fd)) return some_are_missing(m, 1, seconds);
-    if (said.abi != TL_ABI)
-      snprintf(why, sizeof why, "its engine has ABI %u, rank 0's has %d", said.abi, TL_ABI);
+    if (said.abi != TL_ABI) snprintf(why, sizeof why, "its engine has ABI %u, rank 0's has %d", said.abi, TL_ABI);
     else if (said.size != m->size)
       snprintf(why, sizeof why, "its WORLD_SIZE is %d, rank 0's is %d", said.size, m->size);
     else if (said.rank < 1 || said.rank >= m->size || m->sockets[said.rank] >= 0)
@@ -247,11 +247,12 @@ static tl_status visit(tl_mesh *m, const char *address, int port, int listening,
   TL_TRY(connect_to(address, port, deadline, &m->sockets[0]));
   if (!send_all(m->sockets[0], &mine, sizeof mine, deadline) ||
       !receive_all(m->sockets[0], &said, sizeof said, deadline) || said.magic != MAGIC)
-    return TL_FAIL(TL_ERR_STATE, "dist.init", "not all of the %d ranks came within %g s, or what listens at %s, port %d "
-                   "is no rank 0", m->size, seconds, address, port);
+    return TL_FAIL(TL_ERR_STATE, "dist.init",
+                   "not all of the %d ranks came within %g s, or what listens at %s, port %d "
+                   "is no rank 0",
+                   m->size, seconds, address, port);
   said.why[sizeof said.why - 1] = '\0';
-  if (said.why[0] != '\0')
-    return TL_FAIL(TL_ERR_STATE, "dist.init", "rank 0 refuses rank %d: %s", m->rank, said.why);
+  if (said.why[0] != '\0') return TL_FAIL(TL_ERR_STATE, "dist.init", "rank 0 refuses rank %d: %s", m->rank, said.why);
   if (!receive_all(m->sockets[0], places, (size_t)m->size * sizeof *places, deadline))
     return TL_FAIL(TL_ERR_STATE, "dist.init", "rank 0 left before all ranks had met");
   mine.job = said.job;

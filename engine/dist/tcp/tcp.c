@@ -24,14 +24,15 @@ typedef struct lane {
 
 typedef struct request {
   tl_collective c;
-  bool another; /* round is to come */
+  bool another;       /* round is to come */
   char *received;     /* the first round's, of a reduction: a part from each other rank */
   const void **parts; /* of a reduction, by rank */
   lane lanes[];       /* by rank */
 } request;
 
 static tl_status open_tcp(int *rank, int *size) {
-  const char *address = getenv("MASTER_ADDR"), *port = getenv("MASTER_PORT"), *store = getenv("TORCHELASTIC_USE_AGENT_STORE");
+  const char *address = getenv("MASTER_ADDR"), *port = getenv("MASTER_PORT"),
+             *store = getenv("TORCHELASTIC_USE_AGENT_STORE");
   *rank = tl_the_group.rank;
   *size = tl_the_group.size;
   char *end = NULL;
