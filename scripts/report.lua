@@ -1,6 +1,6 @@
 -- tlua report: writes a study's page: one HTML file that needs nothing else.
 local importance = require "tlua.sweep.importance"
-local json = require "tlua.sweep.json"
+local json = require "tlua.json"
 local page = require "tlua.sweep.page"
 local sweep = require "tlua.sweep"
 

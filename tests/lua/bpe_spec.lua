@@ -1,6 +1,6 @@
 -- tl.text.BPE against Hugging Face's tokenizers (tests/golden/bpe.py), its files, and what it refuses.
 local tl = require "tlua"
-local json = require "tlua.sweep.json"
+local json = require "tlua.json"
 local BPE = tl.text.BPE
 
 local golden = debug.getinfo(1, "S").source:match("^@(.*)lua/[^/]*$") .. "golden/"

@@ -1,6 +1,6 @@
 -- Spaces, samplers and pruners of tl.sweep: what they draw, and that they draw it again.
 local sweep = require("tlua").sweep
-local json = require "tlua.sweep.json"
+local json = require "tlua.json"
 local random = require "tlua.sweep.random"
 local sobol = require "tlua.sweep.sobol"
 local space = require "tlua.sweep.space"

@@ -2,7 +2,7 @@
 -- sweep_process_spec.
 local tl = require "tlua"
 local sweep = tl.sweep
-local json = require "tlua.sweep.json"
+local json = require "tlua.json"
 local storage = require "tlua.sweep.storage"
 
 local path = os.tmpname()

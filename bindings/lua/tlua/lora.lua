@@ -2,7 +2,7 @@
 -- They become children lora_A and lora_B of the nn.Linear they adapt: names and files are those of PEFT.
 local base = require "tlua.base"
 local nn = require "tlua.nn"
-local json = require "tlua.sweep.json"
+local json = require "tlua.json"
 local pretrained = require "tlua.models.pretrained"
 local support = require "tlua.nn.support"
 local system = require "tlua.system"

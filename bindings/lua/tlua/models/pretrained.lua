@@ -7,7 +7,7 @@
 -- from_config and to_config, where options are not simply keys.
 local base = require "tlua.base"
 local files = require "tlua.files"
-local json = require "tlua.sweep.json"
+local json = require "tlua.json"
 local system = require "tlua.system"
 local shape_of = require("tlua.nn.support").shape
 

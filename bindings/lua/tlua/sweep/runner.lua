@@ -4,7 +4,7 @@
 -- TLUA_SWEEP_TRIAL; there, sweep.run runs the objective once and ends the process. With workers=0 trials run here, one
 -- after the other.
 local base = require "tlua.base"
-local json = require "tlua.sweep.json"
+local json = require "tlua.json"
 local process = require "tlua.sweep.process"
 local pruners = require "tlua.sweep.pruners"
 local samplers = require "tlua.sweep.samplers"

@@ -3,7 +3,7 @@
 -- A trial's state is waiting (enqueued, or to be run again), running, complete, pruned or failed. `claim` counts how
 -- often a trial was handed out: only the process that has the latest claim may write to it, so a worker that was taken
 -- for dead cannot overwrite what its successor found. `owner` names that process.
-local json = require "tlua.sweep.json"
+local json = require "tlua.json"
 local process = require "tlua.sweep.process"
 local random = require "tlua.sweep.random"
 

@@ -1,6 +1,6 @@
 -- study.lua: what a script holds of a study: its results, and a way to add trials.
 local base = require "tlua.base"
-local json = require "tlua.sweep.json"
+local json = require "tlua.json"
 local storage = require "tlua.sweep.storage"
 
 local Study = {}

@@ -17,7 +17,7 @@ end
 function store.load(path)
   local text = base.tl.data.text(path)
   if text:find('"model"', 1, true) then return require("tlua.text.bpe").BPE.load(path) end
-  local ok, state = pcall(require("tlua.sweep.json").decode, text)
+  local ok, state = pcall(require("tlua.json").decode, text)
   if not ok or type(state) ~= "table" or type(state.type) ~= "string" then
     fail(path .. ": is not what a vocabulary saves")
   end

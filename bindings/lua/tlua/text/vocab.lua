@@ -5,7 +5,7 @@ local ffi, C, check, fail, wrap, out = base.ffi, base.C, base.check, base.fail, 
 
 local vocab = {}
 
-local function save(self, path) strings.write(path, require("tlua.sweep.json").encode(self:state_dict()) .. "\n") end
+local function save(self, path) strings.write(path, require("tlua.json").encode(self:state_dict()) .. "\n") end
 
 -- ---- bytes ----
 

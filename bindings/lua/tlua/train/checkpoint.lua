@@ -3,7 +3,7 @@
 -- The file is a table of tl.save: the state of each object under the caller's name, the caller's values, and "ranks":
 -- for each rank the random numbers and what else is that rank's own (loaders, generators).
 local base = require "tlua.base"
-local json = require "tlua.sweep.json"
+local json = require "tlua.json"
 local tl, ffi, fail = base.tl, base.ffi, base.fail
 
 local checkpoint = {}

@@ -1,6 +1,6 @@
 -- jsonl.lua: metrics as lines of JSON: {"lr":0.1,"step":1}.
 local base = require "tlua.base"
-local json = require "tlua.sweep.json"
+local json = require "tlua.json"
 local rows = require "tlua.train.log.rows"
 
 local JSONL = {}

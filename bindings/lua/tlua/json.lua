@@ -1,4 +1,4 @@
--- json.lua: what the storage and the report page keep as text: numbers, strings, booleans, lists and tables of them.
+-- json.lua: JSON: numbers, strings, booleans, lists and tables of them.
 local json = {}
 
 local escapes = { ['"'] = '\\"', ["\\"] = "\\\\", ["\n"] = "\\n", ["\t"] = "\\t", ["\r"] = "\\r" }
@@ -58,7 +58,9 @@ local unescape = { b = "\b", f = "\f", n = "\n", r = "\r", t = "\t" }
 local function utf8(code)
   if code < 0x80 then return string.char(code) end
   if code < 0x800 then return string.char(0xC0 + math.floor(code / 64), 0x80 + code % 64) end
-  return string.char(0xE0 + math.floor(code / 4096), 0x80 + math.floor(code / 64) % 64, 0x80 + code % 64)
+  local tail = string.char(0x80 + math.floor(code / 64) % 64, 0x80 + code % 64)
+  if code < 0x10000 then return string.char(0xE0 + math.floor(code / 4096)) .. tail end
+  return string.char(0xF0 + math.floor(code / 262144), 0x80 + math.floor(code / 4096) % 64) .. tail
 end
 
 local function bad(text, at) error(("json: cannot read %q at character %d"):format(text:sub(1, 60), at), 0) end
@@ -72,9 +74,14 @@ local function read_string(text, at)
     stop = stop + (c == "\\" and 2 or 1)
   end
   local raw = text:sub(at + 1, stop - 1)
+  if not raw:find("\\", 1, true) then return raw, stop + 1 end
   raw = raw:gsub("\\(u?)(.)(%x?%x?%x?)", function(u, first, rest)
-    if u == "u" then return utf8(tonumber(first .. rest, 16)) end
+    if u == "u" then return utf8(#rest == 3 and tonumber(first .. rest, 16) or bad(text, at)) end
     return (unescape[first] or first) .. rest
+  end)
+  -- Characters above U+FFFF come as two halves.
+  raw = raw:gsub("\237([\160-\175])([\128-\191])\237([\176-\191])([\128-\191])", function(a, b, c, d)
+    return utf8(0x10000 + (a:byte() - 160) * 65536 + (b:byte() - 128) * 1024 + (c:byte() - 176) * 64 + d:byte() - 128)
   end)
   return raw, stop + 1
 end
@@ -102,10 +109,11 @@ function read(text, at)
   local c = text:sub(at, at)
   if c == '"' then return read_string(text, at) end
   if c == "[" then
-    return read_items(text, at, "]", function(list, p)
+    local value, stop = read_items(text, at, "]", function(list, p)
       list[#list + 1], p = read(text, p)
       return p
     end)
+    return #value == 0 and setmetatable(value, json.list) or value, stop
   end
   if c == "{" then
     return read_items(text, at, "}", function(map, p)
