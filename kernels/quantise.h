@@ -35,7 +35,7 @@ TL_FN float tl_quant_value(bool with_sign, int code) {
 /* Where x in [0, 1] lies among the codes: between two of them in proportion. Any x has a place there. */
 #define TL_QUANT_DECADE(steps, bottom)                                     \
   slope = x > (float)(bottom) ? (float)((steps) / (9 * (bottom))) : slope; \
-  shift = x > (float)(bottom) ? (float)((steps) * 8.0 / 9 - 1) : shift;
+  shift = x > (float)(bottom) ? (float)((steps)*8.0 / 9 - 1) : shift;
 TL_FN float tl_quant_place_signed(float x) {
   float slope = 1e6f, shift = 0;
   TL_QUANT_DECADE(2, 1e-6)

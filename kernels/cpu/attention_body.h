@@ -82,10 +82,9 @@ static void F(pack)(T *dst, int64_t ld, const tl_tensor *t, int64_t b, int64_t h
   const char *src = (const char *)tl_data(t) + (b * t->strides[0] + h * t->strides[1] + first * t->strides[2]) * size;
   for (int64_t r = 0; r < n; r++, src += t->strides[2] * size) {
     T *row = dst + r * ld;
-    for (int64_t d = 0; d < width; d += INT32_MAX)
-      F(tl_load)
-      (row + d, t->dtype, src + d * t->strides[3] * size, t->strides[3] * size,
-       width - d < INT32_MAX ? (int)(width - d) : INT32_MAX);
+    for (int64_t d = 0; d < width; d += INT32_MAX) F(tl_load)
+    (row + d, t->dtype, src + d * t->strides[3] * size, t->strides[3] * size,
+     width - d < INT32_MAX ? (int)(width - d) : INT32_MAX);
     for (int64_t d = width; d < ld; d++) row[d] = 0;
     if (factor != 1)
       for (int64_t d = 0; d < ld; d++) row[d] *= factor;
@@ -98,18 +97,27 @@ static void F(unpack)(const T *src, int64_t ld, const tl_tensor *t, int64_t b, i
   const int64_t size = (int64_t)tl_dtype_size(t->dtype), width = t->shape[3];
   char *dst = (char *)tl_data(t) + (b * t->strides[0] + h * t->strides[1] + first * t->strides[2]) * size;
   for (int64_t r = 0; r < n; r++, dst += t->strides[2] * size)
-    for (int64_t d = 0; d < width; d += INT32_MAX)
-      F(tl_store)
-      (dst + d * t->strides[3] * size, t->dtype, t->strides[3] * size, src + r * ld + d,
-       width - d < INT32_MAX ? (int)(width - d) : INT32_MAX);
+    for (int64_t d = 0; d < width; d += INT32_MAX) F(tl_store)
+  (dst + d * t->strides[3] * size, t->dtype, t->strides[3] * size, src + r * ld + d,
+   width - d < INT32_MAX ? (int)(width - d) : INT32_MAX);
+}
+
+/* Element i is a's index[i], or b's index[i] - LANES. */
+static inline F(vec) F(shuffle)(F(vec) a, F(vec) b, F(index) index) {
+#ifdef __clang__ /* the compiler of the fuzz targets has it for constants only */
+  F(vec) to;
+  for (int i = 0; i < LANES; i++) to[i] = index[i] < LANES ? a[index[i]] : b[index[i] - LANES];
+  return to;
+#else
+  return __builtin_shuffle(a, b, index);
+#endif
 }
 
 /* dst (width, PANEL) = the transpose of src (PANEL, width): blocks of LANES x LANES, whose halves change places at every
  * distance (Eklundh 1972) */
 static void F(transpose)(T *dst, const T *src, int64_t width) {
   F(index)
-  even = {0},
-  odd = {0}; /* of the two vectors' elements as one list: those that stay, and those that come over */
+  even = {0}, odd = {0}; /* of the two vectors' elements as one list: those that stay, and those that come over */
   for (int64_t d = 0; d < width; d += LANES)
     for (int half = 0; half < 2; half++) {
       F(vec) x[LANES];
@@ -126,8 +134,8 @@ static void F(transpose)(T *dst, const T *src, int64_t width) {
         for (int i = 0; i < LANES; i++)
           if (!(i & step)) {
             const F(vec) a = x[i], b = x[i + step];
-            x[i] = __builtin_shuffle(a, b, even);
-            x[i + step] = __builtin_shuffle(a, b, odd);
+            x[i] = F(shuffle)(a, b, even);
+            x[i + step] = F(shuffle)(a, b, odd);
           }
       }
 #pragma GCC unroll 16
