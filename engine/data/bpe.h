@@ -63,7 +63,7 @@ typedef struct tl_index { /* bytes -> id, open addressing */
 
 typedef struct tl_bpe_scratch tl_bpe_scratch;
 
-enum { TL_MAX_AROUND = 16, TL_MAX_ID = 1 << 22 };
+enum { TL_MAX_AROUND = 16, TL_MAX_ID = 1 << 21 };
 
 struct tl_bpe {
   int32_t count; /* ids are below */

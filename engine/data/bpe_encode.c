@@ -78,6 +78,7 @@ static tl_status grow(tl_bpe_scratch *s, int64_t n) {
 }
 
 static tl_status push_ids(tl_bpe_scratch *s, const int32_t *ids, int64_t n) {
+  if (n == 0) return TL_OK;
   if (s->count + n > s->ids_room) {
     int64_t room = 2 * s->ids_room + n + 256;
     int32_t *bigger = tl_host_alloc((size_t)room * sizeof *bigger);

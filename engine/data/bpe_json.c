@@ -122,7 +122,7 @@ static tl_status read_tokens(builder *r) {
   json_object_foreach((json_t *)r->vocab, name, value) {
     TL_TRY(read_token(r, name, (int32_t)json_integer_value(value)));
   }
-  TL_TRY(tl_index_new(&b->model, b->count));
+  TL_TRY(tl_index_new(&b->model, (int32_t)json_object_size(r->vocab)));
   for (int32_t id = 0; id < b->count; id++)
     if (b->tokens[id].flags & TL_TOKEN_MODEL) tl_index_add(&b->model, b->tokens, id);
   json_array_foreach((json_t *)r->added, i, value) { TL_TRY(read_added(r, value)); }

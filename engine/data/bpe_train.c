@@ -350,7 +350,7 @@ static tl_status first_pairs(tl_bpe_trainer *t) {
   t->symbols = tl_host_alloc((size_t)t->used * sizeof *t->symbols + 1);
   if (t->symbols == NULL) return no_memory("words");
   for (int64_t i = 0; i < t->used; i++) t->symbols[i] = tl_index_find(&t->index, t->tokens, t->bytes + i, 1);
-  TL_TRY(rehash_pairs(t, 65536));
+  TL_TRY(rehash_pairs(t, 1024));
   for (int32_t w = 0; w < t->count; w++) {
     const int32_t *s = t->symbols + t->words[w].first;
     for (int32_t i = 0; i + 1 < t->words[w].length; i++) TL_TRY(change_pair(t, s[i], s[i + 1], t->words[w].count, w));

@@ -62,10 +62,11 @@ static tl_status check_fits(const tl_optimizer *o, int i, const tl_param_group *
   const tl_slot *s = &o->slots[i];
   for (int k = 0; k < TL_SLOT_TENSORS; k++)
     if (s->state[k] != NULL && !fits(s->state[k], s->param, g, k))
-      return TL_FAIL(TL_ERR_STATE, name_of(o),
-                     "parameter %lld of %s changed its shape, dtype or device, or its group the state's dtype, after the "
-                     "first step",
-                     (long long)tl_position(i), tl_shape_of(s->param));
+      return TL_FAIL(
+          TL_ERR_STATE, name_of(o),
+          "parameter %lld of %s changed its shape, dtype or device, or its group the state's dtype, after the "
+          "first step",
+          (long long)tl_position(i), tl_shape_of(s->param));
   return TL_OK;
 }
 

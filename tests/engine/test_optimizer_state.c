@@ -364,6 +364,5 @@ START_TEST(unaligned_parameters) {
 END_TEST
 
 TEST_MAIN("optimizer_state", codes_are_a_dynamic_tree, numbers_go_to_the_nearest_code, bytes_of_state,
-          the_way_is_that_of_float32, means_decay, threads_and_other_random_numbers_change_nothing,
-          state_moves_exactly, small_parameters_keep_float32, nan_spoils_its_block_only, what_cannot_be_small,
-          unaligned_parameters)
+          the_way_is_that_of_float32, means_decay, threads_and_other_random_numbers_change_nothing, state_moves_exactly,
+          small_parameters_keep_float32, nan_spoils_its_block_only, what_cannot_be_small, unaligned_parameters)

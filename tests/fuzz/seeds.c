@@ -115,6 +115,31 @@ static void make_jpeg(const char *name, bool progressive) {
   free(file);
 }
 
+#define BYTE_LEVEL "{\"type\":\"ByteLevel\"}"
+#define SPECIAL "\"special\":true,\"normalized\":false"
+
+static void make_tokenizers(void) {
+  SEED("bpe-small", "{\"added_tokens\":[{\"id\":3,\"content\":\"<e>\"," SPECIAL "}],\"pre_tokenizer\":" BYTE_LEVEL
+                    ",\"decoder\":" BYTE_LEVEL ",\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"\xc4\xa0\":1,"
+                    "\"\xc4\xa0"
+                    "a\":2},\"merges\":[\"\xc4\xa0 a\"]}}");
+  SEED(
+      "bpe-parts",
+      "{\"normalizer\":{\"type\":\"NFC\"},\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\","
+      "\"pattern\":{\"Regex\":\"\\\\p{L}+|\\\\s+(?!\\\\S)\"},\"behavior\":\"Isolated\"},{\"type\":\"Digits\"}," BYTE_LEVEL
+      "]},\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"s\"}}],"
+      "\"special_tokens\":{\"s\":{\"ids\":[0]}}},\"decoder\":" BYTE_LEVEL
+      ",\"model\":{\"ignore_merges\":true,\"vocab\":{\"a\":0,\"b\":1,\"ab\":2},\"merges\":[[\"a\",\"b\"]]}}");
+  SEED("bpe_gpt2-small", "{\"a\":0,\"b\":1,\"ab\":2,\"<|endoftext|>\":3}\0#version: 0.2\na b\n");
+  SEED("bpe_text-words", "don't  <e>\xc3\xa9 \xff 12\n\n");
+  SEED("bpe_text-emoji", "\xf0\x9f\x91\xa9\xe2\x80\x8d\xf0\x9f\x92\xbb e\xcc\x81");
+  SEED("tokens-raw", "\1\0\2\0\3\0");
+  tl_tensor *ids;
+  must(tl_arange(0, 5, 1, TL_INT32, TL_CPU, &ids) == TL_OK, "arange");
+  must(tl_write_npy(path_of("tokens-npy"), ids) == TL_OK, "npy");
+  tl_tensor_free(ids);
+}
+
 int main(int argc, char **argv) {
   if (argc != 2) return fprintf(stderr, "usage: seeds DIR\n"), 2;
   root = argv[1];
@@ -128,6 +153,7 @@ int main(int argc, char **argv) {
   SEED("text-plain", "some text\n");
   write_gzip("text-packed.gz", "some text\n", 10);
   make_arrays();
+  make_tokenizers();
   make_png("image-gray.png", 8, 0, "\0\1\2", 3);
   make_png("image-rgb.png", 8, 2, "\0\1\2\3\4\5\6", 7);
   make_png("image-palette.png", 8, 3, "\0\1\0", 3);
