@@ -5,9 +5,10 @@
 -- at 2 threads; in each round the better thread count stands for each side, and the ratio is the median over the
 -- rounds.
 local bench_cases = require "tlua.bench"
+local system = require "tlua.system"
 
 local cases, order = bench_cases.cases, bench_cases.order
-local median, program = bench_cases.median, bench_cases.program
+local median = bench_cases.median
 
 local usage = [[
 usage: tlua bench [options]
@@ -47,13 +48,16 @@ local function parse_json(line)
   return record.case and record
 end
 
-local result_keys = { "case", "device", "threads", "seconds", "gflops", "sgemm_gflops", "share", "overhead", "bytes" }
+local result_keys = { "case", "device", "threads", "seconds", "gflops", "sgemm_gflops", "share", "overhead", "bytes",
+  "tokens", "utilisation" }
 
 -- The notes of one result: rates and bytes.
 local function details(r)
   local notes = {}
   if r.gflops then notes[#notes + 1] = ("%.0f GFLOP/s"):format(r.gflops) end
   if r.share then notes[#notes + 1] = ("%.0f %% of sgemm's %.0f"):format(r.share * 100, r.sgemm_gflops) end
+  if r.tokens then notes[#notes + 1] = ("%.0f tokens/s"):format(r.tokens) end
+  if r.utilisation then notes[#notes + 1] = ("%.0f %% of the card's peak"):format(r.utilisation * 100) end
   if r.overhead then notes[#notes + 1] = ("overhead %.1f %%"):format(r.overhead * 100) end
   if r.bytes then notes[#notes + 1] = ("peak %.1f MB"):format(r.bytes / 2 ^ 20) end
   return table.concat(notes, ", ")
@@ -86,8 +90,10 @@ local function child(command)
   return record or error("no result from: " .. command, 0)
 end
 
+local program = system.program() or "tlua" -- wherever PATH leads
+
 local function torch_script()
-  local folder = program():match("^(.*)/[^/]*$") or "."
+  local folder = program:match("^(.*)/[^/]*$") or "."
   for _, path in ipairs { folder .. "/../scripts/bench_torch.py", folder .. "/../share/tlua/bench_torch.py" } do
     local file = io.open(path)
     if file then
@@ -106,7 +112,7 @@ local function round(name, o, torch_command)
   for _, threads in ipairs(o.device == "cpu" and thread_counts or { 1 }) do
     local options = (" --json --case %s --seconds %g --threads %d --device %s"):format(name, o.seconds, threads,
       o.device)
-    local a = child(quote(program()) .. " bench" .. options)
+    local a = child(quote(program) .. " bench" .. options)
     local b = child(torch_command .. options)
     if not ours or a.seconds < ours.seconds then ours = a end
     if not theirs or b.seconds < theirs.seconds then theirs = b end
@@ -131,12 +137,13 @@ local function compare_case(name, o, torch_command)
   return {
     case = name, device = o.device, tlua = a.seconds, torch = b.seconds, ratio = ratio, budget = budget.ratio,
     tlua_threads = a.threads, torch_threads = b.threads, share = a.share, bytes = a.bytes, torch_bytes = b.bytes,
+    tokens = a.tokens, utilisation = a.utilisation,
     verdict = missed(budget, a, ratio), notes = details(a),
   }
 end
 
 local compared_keys = { "case", "device", "tlua", "tlua_threads", "torch", "torch_threads", "ratio", "budget", "share",
-  "bytes", "torch_bytes", "verdict" }
+  "bytes", "torch_bytes", "tokens", "utilisation", "verdict" }
 
 -- How --vs-torch prints: a head and a line for each record.
 local formats = {

@@ -209,6 +209,86 @@ def cnn_graph(o):
     return {"seconds": measure(replay, o.seconds)}
 
 
+def gpt_step(layers, heads, width, positions, vocabulary, batch, length, fused, low=None, compiled=False):
+    """A GPT-2 without dropout and its AdamW step with gradient clipping, attention fused or composed."""
+    import torch
+    from torch import nn
+    from torch.nn import functional as F
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.ln_1, self.ln_2 = nn.LayerNorm(width), nn.LayerNorm(width)
+            self.attn, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
+            self.fc, self.out = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+        def forward(self, x):
+            parts = self.attn(self.ln_1(x)).split(width, 2)
+            q, k, v = (t.view(*t.shape[:2], heads, width // heads).transpose(1, 2) for t in parts)
+            if fused:
+                y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+            else:
+                scores = q @ k.transpose(2, 3) * (width // heads) ** -0.5
+                y = scores.masked_fill(later[: q.shape[2], : q.shape[2]], float("-inf")).softmax(3) @ v
+            x = x + self.proj(y.transpose(1, 2).reshape(x.shape))
+            return x + self.out(F.gelu(self.fc(self.ln_2(x)), approximate="tanh"))
+
+    class GPT(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.wte, self.wpe = nn.Embedding(vocabulary, width), nn.Embedding(positions, width)
+            self.blocks = nn.ModuleList([Block() for _ in range(layers)])
+            self.ln_f = nn.LayerNorm(width)
+            for p in self.parameters():
+                if p.dim() == 2:
+                    nn.init.normal_(p, std=0.02)
+
+        def forward(self, ids, targets):
+            x = self.wte(ids) + self.wpe.weight[: ids.shape[1]]
+            for block in self.blocks:
+                x = block(x)
+            logits = F.linear(self.ln_f(x), self.wte.weight)
+            return F.cross_entropy(logits.view(-1, vocabulary), targets.view(-1))
+
+    later = torch.ones(length, length, dtype=torch.bool).triu(1)
+    model = GPT()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, betas=(0.9, 0.99), weight_decay=0.1, fused=True)
+    ids, targets = (torch.randint(0, vocabulary, (batch, length)) for _ in range(2))
+    forward = torch.compile(model) if compiled else model
+
+    def steps(n):
+        for _ in range(n):
+            optimizer.zero_grad()
+            with torch.autocast(ids.device.type, low or torch.bfloat16, enabled=low is not None):
+                loss = forward(ids, targets)
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+
+    return steps
+
+
+def best_gpt(o, *sizes):
+    """The better of PyTorch's attention paths."""
+    return {"seconds": min(measure(gpt_step(*sizes, fused), o.seconds) for fused in (True, False))}
+
+
+def gpt(o):
+    return best_gpt(o, 4, 4, 128, 64, 65, 12, 64)
+
+
+def gpt2(o):
+    return best_gpt(o, 12, 12, 768, 1024, 50257, 4, 64)
+
+
+def gpt2_bfloat16(o):
+    import torch
+
+    step = gpt_step(12, 12, 768, 1024, 50257, 8, 1024, True, torch.bfloat16, compiled=True)
+    step(2)
+    return {"seconds": measure(step, o.seconds)}
+
+
 def status_bytes(field):
     with open("/proc/self/status") as file:
         for line in file:
@@ -234,8 +314,8 @@ def memory(o):
 
 
 CPU_ONLY = (start, mlp_big)
-CUDA_ONLY = (mlp_float32, mlp_tf32, mlp_float16, cnn_graph)
-CASES = {f.__name__: f for f in (add4, linear_step, mlp_small, cnn, scaler, memory, *CPU_ONLY, *CUDA_ONLY)}
+CUDA_ONLY = (mlp_float32, mlp_tf32, mlp_float16, cnn_graph, gpt2_bfloat16)
+CASES = {f.__name__: f for f in (add4, linear_step, mlp_small, cnn, scaler, memory, gpt, gpt2, *CPU_ONLY, *CUDA_ONLY)}
 
 
 def main():

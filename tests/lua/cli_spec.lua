@@ -295,6 +295,20 @@ describe("a tool #once", function()
   end)
 end)
 
+describe("bench --vs-torch #once", function()
+  it("runs the cases of both in turns", function()
+    -- a PyTorch whose step takes 1000 s
+    write(script, [[io.write('{"case": "linear_step", "device": "cpu", "threads": 1, "seconds": 1000}')]])
+    local python = ("'%s' '%s'"):format(program, script)
+    local code, text = tlua(nil, "bench", "--vs-torch", "--python", python, "--case", "linear_step", "--seconds", "0.01",
+      "--rounds", "1", "--json")
+    assert.equal(0, code)
+    assert.equal(1000, tonumber(text:match '"torch": (%d+),'))
+    assert.is_true(tonumber(text:match '"ratio": ([%d.e+]+),') > 1e5)
+    assert.truthy(text:find('"verdict": "ok"', 1, true))
+  end)
+end)
+
 describe("start-up #once", function()
   it("stays under its budget of 20 ms of processor time, the first operation included", function()
     local best = math.huge

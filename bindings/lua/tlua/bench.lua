@@ -89,7 +89,7 @@ local function training(model, optimizer, loss, x, y)
 end
 
 case("start", "process start to first op done (to its exit)", { seconds = 0.020, ratio = 50 }, function(o)
-  local self = (system.program() or "tlua")
+  local self = system.program() or "tlua"
   local seconds = measure(function(n)
     for _ = 1, n do assert(spawn(self, "-e", "local x = tl.ones(2) + 1"), "the child failed") end
   end, o.seconds)
@@ -279,5 +279,7 @@ case("memory", "peak of 10,000 chained temporaries of 1 MB", { bytes = 64 * 2 ^ 
   local held = o.device == "cpu" and status_bytes("VmHWM") - before or stats.live + stats.cached
   return { seconds = seconds / 10000, bytes = math.max(stats.peak, held) }
 end)
+
+require "tlua.bench_language"(case, measure)
 
 return bench
