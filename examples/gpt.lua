@@ -57,7 +57,6 @@ dist.init()
 local rank, ranks = dist.rank(), dist.world_size()
 local device = o.device == "cuda" and "cuda:" .. dist.local_rank() or o.device
 if o.batch % ranks ~= 0 then refuse(("a batch of %d cannot be divided among %d ranks"):format(o.batch, ranks)) end
-if o.zero and o.dtype == "float16" then refuse "--zero goes with float32 and bfloat16: nothing scales its gradients" end
 tl.manual_seed(o.seed)
 local function say(...)
   if rank == 0 then print(...) end
@@ -180,9 +179,9 @@ local function step(n)
   local x, y = batch()
   local loss = amp.autocast(autocast, loss_of, x, y)
   scaler:scale(loss):backward()
-  if o.dtype == "float16" then scaler:unscale_(optimizer) end
+  scaler:unscale_(optimizer)
   nn.utils.clip_grad_norm_(model:parameters(), 1)
-  if o.zero then optimizer:step() else scaler:step(optimizer) end
+  scaler:step(optimizer)
   scaler:update()
   return loss:item()
 end
