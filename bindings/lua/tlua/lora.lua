@@ -162,7 +162,7 @@ function lora.save(model, folder, options)
   local class = getmetatable(model)
   system.make_folders(folder)
   pretrained.write_tensors(folder .. "/" .. WEIGHTS, tensors_of(adapters))
-  pretrained.write_json(op, folder .. "/" .. CONFIG, {
+  pretrained.write_json(folder .. "/" .. CONFIG, {
     peft_type = "LORA", task_type = class.model_type and "CAUSAL_LM" or json.null,
     base_model_name_or_path = o.base_model,
     r = given.r, lora_alpha = given.alpha, lora_dropout = given.dropout, bias = "none",

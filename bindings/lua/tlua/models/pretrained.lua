@@ -40,15 +40,13 @@ local function exists(path)
 end
 
 --- Writes the table `value` to `path`, a line for each of its keys.
-function pretrained.write_json(op, path, value)
+function pretrained.write_json(path, value)
   local keys, lines = {}, {}
   for key in pairs(value) do keys[#keys + 1] = key end
   table.sort(keys)
   for i, key in ipairs(keys) do lines[i] = ("  %s: %s"):format(json.encode(key), json.encode(value[key])) end
-  local file, why = io.open(path, "wb")
-  if not file then fail(op .. ": " .. why) end
-  local ok = file:write("{\n", table.concat(lines, ",\n"), "\n}\n")
-  if not (file:close() and ok) then fail(("%s: %s: cannot be written"):format(op, path)) end
+  local text = "{\n" .. table.concat(lines, ",\n") .. "\n}\n"
+  check(C.tl_write_bytes(path, text, #text))
 end
 
 --- Writes name -> tensor with the note that tells other programs whose layout it is.
@@ -198,7 +196,7 @@ function pretrained.save(model, folder)
   end
   if class.to_config then class.to_config(model, config, dict) end
   pretrained.write_tensors(folder .. "/" .. WEIGHTS, dict)
-  pretrained.write_json(op, folder .. "/" .. CONFIG, config)
+  pretrained.write_json(folder .. "/" .. CONFIG, config)
 end
 
 return pretrained
