@@ -217,8 +217,9 @@ describe("tokenizer files", function()
       ["the pre_tokenizer ends with nothing"] = { '"pre_tokenizer":%b{}', '"pre_tokenizer":null' },
       ["the pre_tokenizer Whitespace is not built"] = { '"pre_tokenizer":%b{}',
         '"pre_tokenizer":{"type":"Sequence","pretokenizers":[{"type":"Whitespace"},{"type":"ByteLevel"}]}' },
-      ["Split's behavior 'MergedWithNext' is not built"] = { '"pre_tokenizer":%b{}', '"pre_tokenizer":{"type":"Sequence",'
-        .. '"pretokenizers":[{"type":"Split","pattern":{"Regex":"a"},"behavior":"MergedWithNext"},'
+      ["Split's behavior 'MergedWithNext' is not built"] = { '"pre_tokenizer":%b{}',
+        '"pre_tokenizer":{"type":"Sequence","pretokenizers":['
+        .. '{"type":"Split","pattern":{"Regex":"a"},"behavior":"MergedWithNext"},'
         .. '{"type":"ByteLevel"}]}' },
       ["the pattern '%[' is no regular expression"] = { '"pre_tokenizer":%b{}', '"pre_tokenizer":{"type":"Sequence",'
         .. '"pretokenizers":[{"type":"Split","pattern":{"Regex":"["},"behavior":"Isolated"},{"type":"ByteLevel"}]}' },
@@ -284,11 +285,52 @@ describe("tokenizer files", function()
     assert.same({ 3, 9, 2, 1 }, tok:encode("a</s>b", { add_special_tokens = false }):tolist())
     tok = BPE.load(write [[{"pre_tokenizer":{"type":"Sequence","pretokenizers":[
       {"type":"Digits","individual_digits":true},{"type":"ByteLevel","use_regex":false}]},
-      "decoder":{"type":"ByteLevel"},"model":{"type":"BPE","vocab":{"1":0,"2":1,"12":2,"a":3,"a1":4},"merges":["1 2","a 1"]}}]])
+      "decoder":{"type":"ByteLevel"},
+      "model":{"vocab":{"1":0,"2":1,"12":2,"a":3,"a1":4},"merges":["1 2","a 1"]}}]])
     assert.same({ 3, 0, 1, 3 }, tok:encode("a12a"):tolist())
     raises("the template's token '</s>' is not in the vocabulary", BPE.load,
       write [[{"pre_tokenizer":{"type":"ByteLevel"},"decoder":{"type":"ByteLevel"},
       "post_processor":{"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"</s>"}}],
       "special_tokens":{"</s>":{"ids":[9]}}},"model":{"vocab":{"a":0},"merges":[]}}]])
+  end)
+end)
+
+describe("tlua tokenize #once", function()
+  local program = require("tlua.system").program()
+
+  -- Exit code and what it wrote.
+  local function run(arguments)
+    local pipe = io.popen(("'%s' tokenize %s 2>&1; echo code $?"):format(program, arguments))
+    local output = pipe:read("*a")
+    pipe:close()
+    return tonumber(output:match("code (%d+)\n$")), output
+  end
+
+  it("learns a tokenizer and makes a token file of a corpus", function()
+    local corpus, tokenizer, tokens = golden .. "bpe.txt", os.tmpname(), os.tmpname()
+    local code, output =
+      run(("--train --vocab 600 --special '<e>' --pattern llama3 -o %s %s"):format(tokenizer, corpus))
+    assert.equal(0, code, output)
+    assert.matches(": 520 tokens\n", output)
+    code, output = run(("--encode %s --end '<e>' -o %s %s %s"):format(tokenizer, tokens, corpus, corpus))
+    assert.equal(0, code, output)
+    assert.matches("tokens of %d+ bytes, uint16 %(%d%.%d+ bytes a token%)\n", output)
+    local tok, text = BPE.load(tokenizer), read "bpe.txt"
+    local ds = tl.data.TokenDataset(tokens, { context = 1 })
+    assert.equal(text .. "<e>" .. text .. "<e>", tok:decode(ds:read(1, ds.tokens)))
+    os.remove(tokenizer)
+    os.remove(tokens)
+  end)
+
+  it("says how it is used", function()
+    for arguments, message in pairs {
+      [""] = "needs either %-%-train or %-%-encode", ["--train x"] = "needs %-o", ["--train -o x"] = "a file to read",
+      ["--train --vocb 7"] = "there is no option %-%-vocb", ["--train -o"] = "%-o needs a value",
+      ["--train -o x --vocab many y"] = "%-%-vocab needs a number",
+    } do
+      local code, output = run(arguments)
+      assert.equal(2, code)
+      assert.matches(message .. ".*usage: tlua tokenize", output)
+    end
   end)
 end)

@@ -26,6 +26,7 @@ local tool_help = {
   doctor = "what this machine and this build can do, with a self-test",
   report = "pages and plots from recorded runs",
   sweep = "run and inspect hyperparameter sweeps",
+  tokenize = "learn a tokenizer, or turn text into a token file",
 }
 
 local function complain(message) io.stderr:write("tlua: ", message, "\n") end
