@@ -50,9 +50,11 @@ describe("models that transformers made", function()
 
     it("continue as there, with and without a cache: " .. name, function()
       local model, want = models.load(golden .. name), answers(name)
+      local ids = here(want.ids)
+      local n = ids.device == "cpu" and 16 or 5 -- a simulated device is slow
       for _, use_cache in ipairs { true, false } do
-        same(model:generate(here(want.ids), { max_new_tokens = 16, temperature = 0, use_cache = use_cache }),
-          want.greedy)
+        same(model:generate(ids, { max_new_tokens = n, temperature = 0, use_cache = use_cache }),
+          want.greedy:narrow(2, 1, ids:size(2) + n))
       end
     end)
 
@@ -297,11 +299,11 @@ describe("generate", function()
 
   it("draws the same with and without a cache", function()
     for _, o in ipairs { {}, { top_k = 3 }, { top_p = 0.7 }, { temperature = 2, top_k = 9, top_p = 0.9 } } do
-      o.max_new_tokens = 12
+      o.max_new_tokens = 6
       local a = generate(o)
       o.use_cache = false
       same(a, generate(o))
-      assert.are.same({ 2, 16 }, a.shape)
+      assert.are.same({ 2, 10 }, a.shape)
       same(a:narrow(2, 1, 4), ids)
     end
   end)
