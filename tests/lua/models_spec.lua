@@ -270,6 +270,10 @@ describe("fresh models", function()
       "models.gpt2: there is no option 'n_layers', did you mean 'n_layer'?")
     assert.has_error(function() models.gpt2 { n_layer = 0 } end,
       "models.gpt2: option 'n_layer' must be an integer of at least 1, got 0")
+    assert.has_error(function() models.gpt2 { n_layer = math.huge } end,
+      "models.gpt2: option 'n_layer' must be at most 10000, got inf")
+    assert.has_error(function() models.llama { vocab_size = 2 ^ 31 } end,
+      "models.llama: option 'vocab_size' must be at most 2147483647, got 2.14748e+09")
     assert.has_error(function() models.gpt2 { attn_pdrop = 1 } end,
       "models.gpt2: option 'attn_pdrop' must be at least 0 and below 1, got 1")
     assert.has_error(function() models.llama { num_key_value_heads = 5 } end,

@@ -22,7 +22,7 @@ local defaults = {
 local function read(options)
   local c = base.options(NAME, options, defaults)
   c.n_inner = c.n_inner or 4 * c.n_embd
-  support.check_sizes(NAME, c, "vocab_size", "n_positions", "n_embd", "n_layer", "n_head", "n_inner")
+  support.check_sizes(NAME, c, "n_layer", "n_head", "n_embd", "n_inner", "n_positions", "vocab_size")
   support.check_probabilities(NAME, c, "resid_pdrop", "embd_pdrop", "attn_pdrop")
   if c.n_embd % c.n_head ~= 0 then
     fail(("%s: n_embd %d cannot be divided among %d heads"):format(NAME, c.n_embd, c.n_head))

@@ -24,8 +24,8 @@ local function read(options)
   local c = base.options(NAME, options, defaults)
   c.num_key_value_heads = c.num_key_value_heads or c.num_attention_heads
   c.head_dim = c.head_dim or c.hidden_size / c.num_attention_heads
-  support.check_sizes(NAME, c, "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
-    "num_attention_heads", "num_key_value_heads", "head_dim", "max_position_embeddings")
+  support.check_sizes(NAME, c, "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim",
+    "hidden_size", "intermediate_size", "max_position_embeddings", "vocab_size")
   support.check_probabilities(NAME, c, "attention_dropout")
   if c.head_dim % 2 ~= 0 then fail(("%s: head_dim must be even, got %d"):format(NAME, c.head_dim)) end
   if c.num_attention_heads % c.num_key_value_heads ~= 0 then

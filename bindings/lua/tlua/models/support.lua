@@ -10,11 +10,14 @@ local support = {}
 
 -- ---- options ----
 
---- `c[name]`, for every name, must be an integer of at least 1.
+local LARGEST, MOST_LAYERS = 2 ^ 31 - 1, 10000 -- what a file asks for is made before its tensors are looked at
+
+--- `c[name]`, for every name, must be an integer of at least 1; the first is the number of layers.
 function support.check_sizes(op, c, ...)
   for i = 1, select("#", ...) do
-    local name = select(i, ...)
+    local name, most = select(i, ...), i == 1 and MOST_LAYERS or LARGEST
     size(op, "option '" .. name .. "'", c[name])
+    if c[name] > most then fail(("%s: option '%s' must be at most %d, got %g"):format(op, name, most, c[name])) end
   end
 end
 
