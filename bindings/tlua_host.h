@@ -50,9 +50,9 @@ TL_API tl_tensor *tlua_host_get_tensor(tlua_host *host, const char *name);
 TL_API int tlua_host_repl(tlua_host *host, FILE *in, FILE *out);
 
 /* What runs in the host stops with the error "interrupted" at its next operation or interpreted instruction; where nothing
- * runs, nothing happens. From any thread, or a signal handler (SA_ONSTACK, with a stack by sigaltstack(): oneDNN's matrix products
- * have no stack where the stack pointer is). Hosts that run at the same time share the engine's flag: the
- * one whose operation comes next may be the one that stops. */
+ * runs, nothing happens. From any thread, or a signal handler: one with SA_ONSTACK and a stack by sigaltstack(), for
+ * oneDNN's matrix products have no stack where the stack pointer is. Hosts that run at the same time share the engine's
+ * flag: the one whose operation comes next may be the one that stops. */
 TL_API void tlua_host_interrupt(tlua_host *host);
 
 #ifdef __cplusplus

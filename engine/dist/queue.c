@@ -202,7 +202,6 @@ static void serve(tl_work *w) {
 
 /* ---- watching the device's exchanges ---- */
 
-/* Ends them: ncclCommAbort may hang like what it aborts; the process does not. */
 static void *abort_comm(void *unused) {
   (void)unused;
   device_comm.with->comm_free(device_comm.comm, true);
@@ -211,22 +210,27 @@ static void *abort_comm(void *unused) {
 
 #define ABORT_SECONDS 10
 
-static void give_up(const char *what) {
+/* Ends the device's exchanges: ncclCommAbort may hang like what it aborts; the process does not. */
+static void end_exchanges(const char *why) {
   pthread_t aborting;
   struct timespec until;
+  clock_gettime(CLOCK_REALTIME, &until);
+  until.tv_sec += ABORT_SECONDS;
+  if (pthread_create(&aborting, NULL, abort_comm, NULL) != 0 || pthread_timedjoin_np(aborting, NULL, &until) != 0) {
+    fprintf(stderr, "tlua: rank %d: %s, and the exchange cannot be ended: the process ends\n", tl_the_group.rank, why);
+    tl_dist_abort(1);
+  }
+  device_comm.comm = NULL;
+}
+
+static void give_up(const char *what) {
   pthread_mutex_lock(&lock);
   snprintf(reason, sizeof reason, "%s", what);
   reason_code = TL_ERR_STATE;
   broken = true;
   watched_count = 0;
   pthread_mutex_unlock(&lock);
-  clock_gettime(CLOCK_REALTIME, &until);
-  until.tv_sec += ABORT_SECONDS;
-  if (pthread_create(&aborting, NULL, abort_comm, NULL) != 0 || pthread_timedjoin_np(aborting, NULL, &until) != 0) {
-    fprintf(stderr, "tlua: rank %d: %s, and the exchange cannot be ended: the process ends\n", tl_the_group.rank, what);
-    tl_dist_abort(1);
-  }
-  device_comm.comm = NULL;
+  end_exchanges(what);
 }
 
 /* One look at what was launched. */
@@ -630,9 +634,12 @@ void tl_queue_stop(void) {
     if (w->orphan) drop(w);
   }
   if (device_comm.comm != NULL) {
-    bool given_up = broken || watched_count > 0; /* left by Ctrl-C */
-    if (!given_up) tl_backend_of(device_comm.device)->synchronize(device_comm.device & 255);
-    device_comm.with->comm_free(device_comm.comm, given_up);
+    if (broken || watched_count > 0) { /* left by Ctrl-C */
+      end_exchanges(broken ? reason : "interrupted");
+    } else {
+      tl_backend_of(device_comm.device)->synchronize(device_comm.device & 255);
+      device_comm.with->comm_free(device_comm.comm, false);
+    }
   }
   memset(&device_comm, 0, sizeof device_comm);
   watched_count = 0;

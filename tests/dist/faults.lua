@@ -35,6 +35,18 @@ function cases.exit()
   if odd then os.exit(3) end
   dist.barrier()
 end
+-- all agree on an exchange between devices, which rank 1 never starts
+function cases.stuck()
+  if not odd then return dist.all_reduce(tl.ones(3)):sum():item() end
+  dist.all_reduce(tl.ones(3), "sum", { async = true })
+  for _ = 1, 200 do os.execute "sleep 0.1" end
+end
+-- a failure of which the device knows nothing
+function cases.leaves()
+  dist.all_reduce(tl.ones(3))
+  pcall(dist.all_reduce, tl.ones(odd and 4 or 3))
+  dist.destroy()
+end
 -- what was queued after the failure fails, too, and says why
 function cases.later()
   pcall(dist.all_reduce, tl.ones(odd and 4 or 3))

@@ -133,6 +133,22 @@ for _, device in ipairs(devices) do
   end)
 end
 
+if devices[2] then
+  describe("ranks on cuda whose exchange cannot be ended #once", function()
+    it("end nevertheless", function()
+      local function command(case)
+        local line = "(%sTLUA_SIM_HANG=ncclCommAbort timeout 60 '%s' --ranks 2 %sfaults.lua %s; echo %s: $?)"
+        return line:format(on.cuda, program, folder, case, case)
+      end
+      local text = shell(("%s & %s & wait"):format(command "stuck", command "leaves"))
+      has(text, "rank 0: an exchange between devices did not end within 2 s, and the exchange cannot be ended")
+      has(text, "rank 1 calls all_reduce of 4 float32 (sum), and the exchange cannot be ended: the process ends")
+      has(text, "stuck: 1\n")
+      has(text, "leaves: 1\n")
+    end)
+  end)
+end
+
 describe("ranks #once", function()
   it("print once, or with their number", function()
     local text = ranks(3, "hello.lua")

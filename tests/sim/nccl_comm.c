@@ -270,7 +270,10 @@ static ncclResult_t leave(ncclComm_t c, const char *function, state how) {
 }
 
 ncclResult_t ncclCommDestroy(ncclComm_t c) { return c == NULL ? ncclSuccess : leave(c, __func__, LEFT); }
-ncclResult_t ncclCommAbort(ncclComm_t c) { return c == NULL ? ncclSuccess : leave(c, __func__, ABORTED); }
+ncclResult_t ncclCommAbort(ncclComm_t c) {
+  sim_hang_on_request(__func__);
+  return c == NULL ? ncclSuccess : leave(c, __func__, ABORTED);
+}
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t c, ncclResult_t *error) {
   ncclResult_t r = sim_nccl_check(c, __func__);

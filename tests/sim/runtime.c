@@ -121,6 +121,11 @@ int sim_call_fails(const char *function) {
   return fails;
 }
 
+void sim_hang_on_request(const char *function) {
+  const char *name = getenv("TLUA_SIM_HANG");
+  while (name != NULL && strcmp(name, function) == 0) pause();
+}
+
 /* ---- counts, for tests ---- */
 
 static struct {

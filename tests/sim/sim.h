@@ -15,6 +15,7 @@
  *   TLUA_SIM_SEED=0      0: streams run what is waited for, as late as can be; others: a random order that the waits allow
  *   TLUA_SIM_ORDER=...   of the threads and blocks of a kernel: forward, reverse, random (by the seed)
  *   TLUA_SIM_FAIL=k      the k-th call that can fail does; FUNCTION:k: the k-th of that function
+ *   TLUA_SIM_HANG=FUNCTION   never returns: ncclCommAbort
  *   TLUA_SIM_DRIVER=old  the driver is too old for the runtime
  *   TLUA_SIM_LEAKS=1     what was not freed or destroyed is a fault at exit
  *   TLUA_SIM_TIMEOUT=60, TLUA_SIM_NCCL_TIMEOUT=60    seconds without progress before a wait is a fault
@@ -52,6 +53,9 @@ cudaError_t sim_enqueue_poll(cudaStream_t stream, const char *name, sim_poll_fn 
                              int ranges, const sim_range *range);
 /* Makes cudaGetLastError and the caller return `error`; a sentence for the log says why. */
 cudaError_t sim_error(cudaError_t error, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Never returns where TLUA_SIM_HANG names this function. Not under the lock. */
+void sim_hang_on_request(const char *function);
+
 /* The k-th failable call fails (TLUA_SIM_FAIL=k): every simulated function that can fail asks first. */
 int sim_call_fails(const char *function);
 
