@@ -140,7 +140,7 @@ if devices[2] then
         local line = "(%sTLUA_SIM_HANG=ncclCommAbort timeout 60 '%s' --ranks 2 %sfaults.lua %s; echo %s: $?)"
         return line:format(on.cuda, program, folder, case, case)
       end
-      local text = shell(("%s & %s & wait"):format(command "stuck", command "leaves"))
+      local text = shell(("{ %s & %s & wait; }"):format(command "stuck", command "leaves"))
       has(text, "rank 0: an exchange between devices did not end within 2 s, and the exchange cannot be ended")
       has(text, "rank 1 calls all_reduce of 4 float32 (sum), and the exchange cannot be ended: the process ends")
       has(text, "stuck: 1\n")
