@@ -210,12 +210,14 @@ static tl_status run_sink(tl_walk *w, tl_node *n, tl_tensor *leaf) {
     return TL_OK;
   }
   TL_TRY(tl_sink_add(leaf, g));
+  tl_walk *all = w; /* what a custom function's backward walks is a part of it */
+  while (all->outer != NULL) all = all->outer;
   for (const struct tl_hook *h = leaf->hooks; h != NULL; h = h->next) {
     if (h->watch == NULL) continue;
     if (!h->watch->seen) {
       h->watch->seen = true;
-      h->watch->next = w->watches;
-      w->watches = h->watch;
+      h->watch->next = all->watches;
+      all->watches = h->watch;
     }
     TL_TRY(h->watch->ready(h->watch, h->slot));
   }

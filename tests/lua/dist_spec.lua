@@ -117,6 +117,10 @@ for _, device in ipairs(devices) do
       assert.equal(0, code)
     end)
 
+    it("average once what is computed anew in backward", function()
+      for n = 2, 3 do has(ranks(n, "checkpoint.lua", nil, device), "ok checkpoint on " .. n) end
+    end)
+
     it("leave and meet again", function()
       local text, code = ranks(3, "again.lua", nil, device)
       has(text, "ok again")

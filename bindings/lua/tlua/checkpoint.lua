@@ -1,30 +1,33 @@
--- checkpoint.lua: tl.utils.checkpoint: memory for time (Chen et al. 2016).
+-- checkpoint.lua: tl.utils.checkpoint and checkpoint_sequential: memory for time (Chen et al. 2016).
 local base = require "tlua.base"
 
 local tl = base.tl
 local fail, is_tensor = base.fail, base.is_tensor
 
 local native = base.ffi.C
-local former = base.ffi.new("int[2]")
+local KINDS = 3 -- of devices: cpu, cuda, meta
+local former = base.ffi.new("int[1]")
 
 -- What the results of f depend on besides its arguments: random numbers and, by kind of device, autocast.
 local function surroundings()
-  return {
-    rng = tl.get_rng_state(),
-    enabled = { native.tl_autocast_enabled(0), native.tl_autocast_enabled(1) },
-    dtype = { native.tl_autocast_dtype(0), native.tl_autocast_dtype(1) },
-  }
+  local s = { rng = tl.get_rng_state(), enabled = {}, dtype = {} }
+  for kind = 0, KINDS - 1 do
+    s.enabled[kind], s.dtype[kind] = native.tl_autocast_enabled(kind), native.tl_autocast_dtype(kind)
+  end
+  return s
 end
 
 -- f(...) in the surroundings of the first run; the present ones come back afterwards.
 local function replay(first, f, ...)
   local now = tl.get_rng_state()
   tl.set_rng_state(first.rng)
-  for i = 1, 2 do base.check(native.tl_autocast_enter(i - 1, first.dtype[i], first.enabled[i], former + (i - 1))) end
-  local cpu, cuda = former[0], former[1]
+  local before = {}
+  for kind = 0, KINDS - 1 do
+    base.check(native.tl_autocast_enter(kind, first.dtype[kind], first.enabled[kind], former))
+    before[kind] = former[0]
+  end
   local results = { pcall(f, ...) }
-  native.tl_autocast_leave(cuda)
-  native.tl_autocast_leave(cpu)
+  for kind = KINDS - 1, 0, -1 do native.tl_autocast_leave(before[kind]) end
   tl.set_rng_state(now)
   if not results[1] then error(results[2], 0) end
   return unpack(results, 2, table.maxn(results))
@@ -81,6 +84,12 @@ local function recompute(ctx, ...)
   return unpack(result, 1, n + 1)
 end
 
+local function is_callable(f)
+  if type(f) == "function" then return true end
+  local meta = type(f) == "table" and getmetatable(f)
+  return meta and meta.__call ~= nil
+end
+
 local operation
 
 -- The anchor requires gradients, so that the call is recorded even when only parameters inside f do.
@@ -103,12 +112,46 @@ local function checkpoint_function()
 end
 
 --- tl.utils.checkpoint(f, ...): f(...) without keeping what its backward needs: backward runs f again, with the same
---- random numbers and the same autocast. Arguments and parameters inside f get their gradients.
-return function(f, ...)
-  if type(f) ~= "function" and not (type(f) == "table" and getmetatable(f) and getmetatable(f).__call) then
-    fail("checkpoint: argument 1 must be a function, got " .. base.kind(f))
-  end
+--- random numbers and the same autocast. Arguments and parameters inside f get their gradients; other tensors that f
+--- uses must not depend on anything that does.
+local function checkpoint(f, ...)
+  if not is_callable(f) then fail("checkpoint: argument 1 must be a function, got " .. base.kind(f)) end
   if not tl.is_grad_enabled() then return f(...) end
   local anchor = tl.zeros({ 0 }, { requires_grad = true })
   return checkpoint_function()(anchor, f, select("#", ...), ...)
 end
+
+-- modules[first..last], one after the other.
+local function run_of(modules, first, last)
+  return function(x)
+    for i = first, last do x = modules[i](x) end
+    return x
+  end
+end
+
+--- tl.utils.checkpoint_sequential(modules, segments, x): a Sequential, or a list of modules and functions, in so many
+--- parts of nearly equal length: only what goes from one part to the next is kept, and the last part.
+local function checkpoint_sequential(modules, segments, x)
+  local op = "checkpoint_sequential"
+  if type(modules) ~= "table" then fail(op .. ": argument 1 must be a list of modules, got " .. base.kind(modules)) end
+  if #modules == 0 then fail(op .. ": the list of modules is empty") end
+  for i = 1, #modules do
+    if not is_callable(modules[i]) then
+      fail(("%s: element %d must be a module or function, got %s"):format(op, i, base.kind(modules[i])))
+    end
+  end
+  base.check_integer(segments, op, "the number of segments")
+  if segments < 1 or segments > #modules then
+    fail(("%s: %d segments of %d modules: from 1 to %d are possible"):format(op, segments, #modules, #modules))
+  end
+  local first = 1
+  for k = 1, segments do
+    local last = math.floor(k * #modules / segments)
+    local part = run_of(modules, first, last)
+    x = k < segments and checkpoint(part, x) or part(x)
+    first = last + 1
+  end
+  return x
+end
+
+return { checkpoint = checkpoint, checkpoint_sequential = checkpoint_sequential }

@@ -1,4 +1,4 @@
 -- utils.lua: tl.utils.
 local base = require "tlua.base"
 
-return base.namespace({ checkpoint = require "tlua.checkpoint" }, "tl.utils")
+return base.namespace(require "tlua.checkpoint", "tl.utils")
