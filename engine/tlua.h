@@ -96,7 +96,11 @@ TL_API size_t tl_dtype_size(int dtype);                        /* bytes of one e
 TL_API int tl_promote(int a, int b);                           /* PyTorch's promotion of two dtypes */
 
 typedef int tl_device; /* kind << 8 | index */
-enum { TL_CPU = 0, TL_CUDA = 256 /* + device index */ };
+enum {
+  TL_CPU = 0,
+  TL_CUDA = 256, /* + device index */
+  TL_META = 512, /* shapes without data: memory is counted, nothing is computed; what asks for an element fails */
+};
 
 TL_API tl_status tl_device_parse(const char *name, tl_device *device); /* "cpu", "cuda", "cuda:1"; opens the plug-in */
 TL_API tl_status tl_device_name(tl_device device, char *buffer, size_t bytes);
@@ -132,9 +136,11 @@ TL_API tl_status tl_memory_details_of(tl_device device, tl_memory_details *detai
 TL_API tl_status tl_reset_peak_memory(tl_device device);
 TL_API tl_status tl_empty_cache(tl_device device); /* gives cached memory back to the system */
 /* Points to a flag that is 1 once live bytes passed the soft limit. A garbage-collecting host then collects and calls
- * tl_collected(), which clears the flag and moves the limit to 1.4 x what survived (32 MB at least). */
+ * tl_collected(), which clears the flag and moves the limit to 1.4 x what survived (32 MB at least).
+ * tl_garbage_limits() sets these two numbers, and hands the former ones back: what measures memory wants no garbage. */
 TL_API const int *tl_collect_flag(void);
 TL_API void tl_collected(void);
+TL_API void tl_garbage_limits(double *factor, double *floor);
 /* The same flag asks a binding to pause: to call whoever wants to look in between two operations. tl_request_pause() is
  * async-signal-safe. */
 TL_API void tl_request_pause(void);

@@ -9,7 +9,7 @@
 #include "backend/plugin.h"
 #include "core/error.h"
 
-const tl_backend *tl_backends[2] = {&tl_cpu_backend, NULL};
+const tl_backend *tl_backends[TL_DEVICE_KINDS] = {&tl_cpu_backend, NULL, &tl_meta_backend};
 static char cuda_missing[512];
 
 /* dlopen's reason as a sentence that says what to do. */
@@ -62,7 +62,7 @@ static const tl_backend *open_cuda(void) {
 
 tl_status tl_backend_open(tl_device device, const tl_backend **out) {
   int kind = device >> 8, index = device & 255;
-  if (kind < 0 || kind > 1 || (kind == 0 && index != 0))
+  if (kind < 0 || kind >= TL_DEVICE_KINDS || (kind != 1 && index != 0))
     return TL_FAIL(TL_ERR_DEVICE, "device", "there is no device number %d", device);
   const tl_backend *b = kind == 1 ? open_cuda() : tl_backends[kind];
   if (b == NULL) return TL_FAIL(TL_ERR_DEVICE, "device", "%s", cuda_missing);
@@ -79,6 +79,8 @@ tl_status tl_device_parse(const char *name, tl_device *device) {
   tl_device d;
   if (strcmp(name, "cpu") == 0) {
     d = TL_CPU;
+  } else if (strcmp(name, "meta") == 0) {
+    d = TL_META;
   } else if (strncmp(name, "cuda", 4) == 0 && (name[4] == '\0' || name[4] == ':')) {
     char *end = NULL;
     long index = name[4] == '\0' ? 0 : strtol(name + 5, &end, 10);
@@ -86,7 +88,8 @@ tl_status tl_device_parse(const char *name, tl_device *device) {
     if (!digits) return TL_FAIL(TL_ERR_DEVICE, "device", "'%s' has no device index (write \"cuda:0\")", name);
     d = TL_CUDA + (int)index;
   } else {
-    return TL_FAIL(TL_ERR_DEVICE, "device", "there is no device '%s' (\"cpu\", \"cuda\", \"cuda:1\" ...)", name);
+    return TL_FAIL(TL_ERR_DEVICE, "device", "there is no device '%s' (\"cpu\", \"cuda\", \"cuda:1\" ..., \"meta\")",
+                   name);
   }
   const tl_backend *b;
   TL_TRY(tl_backend_open(d, &b));
@@ -95,13 +98,15 @@ tl_status tl_device_parse(const char *name, tl_device *device) {
 }
 
 tl_status tl_device_name(tl_device device, char *buffer, size_t bytes) {
-  if (device == TL_CPU) snprintf(buffer, bytes, "cpu");
+  if (device == TL_CPU || device == TL_META) snprintf(buffer, bytes, "%s", tl_backend_of(device)->name);
   else snprintf(buffer, bytes, "cuda:%d", device & 255);
   return TL_OK;
 }
 
 int tl_device_count(const char *kind, const char **why) {
-  const tl_backend *b = strcmp(kind, "cpu") == 0 ? &tl_cpu_backend : strcmp(kind, "cuda") == 0 ? open_cuda() : NULL;
+  const tl_backend *b = strcmp(kind, "cuda") == 0 ? open_cuda() : NULL;
+  if (strcmp(kind, "cpu") == 0) b = &tl_cpu_backend;
+  if (strcmp(kind, "meta") == 0) b = &tl_meta_backend;
   if (why != NULL) *why = b == NULL ? (strcmp(kind, "cuda") == 0 ? cuda_missing : "no such kind of device") : NULL;
   return b == NULL ? 0 : b->device_count();
 }

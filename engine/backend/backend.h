@@ -81,7 +81,8 @@ typedef struct tl_backend {
 } tl_backend;
 
 /* The backend of a device that tensors already live on: never fails. */
-extern const tl_backend *tl_backends[2]; /* by device kind */
+enum { TL_DEVICE_KINDS = 3 };
+extern const tl_backend *tl_backends[TL_DEVICE_KINDS];
 static inline const tl_backend *tl_backend_of(tl_device device) { return tl_backends[device >> 8]; }
 /* For a device that a user named: opens the plug-in, checks the index. */
 tl_status tl_backend_open(tl_device device, const tl_backend **out);
@@ -93,7 +94,7 @@ static inline const tl_kernels *tl_kernels_of(const tl_tensor *t) {
   return b->kernels;
 }
 
-extern const tl_backend tl_cpu_backend;
+extern const tl_backend tl_cpu_backend, tl_meta_backend;
 
 /* What a plug-in gets from the engine: it is opened with dlopen and links nothing of it. */
 typedef struct tl_plugin_host {

@@ -80,13 +80,18 @@ void tl_small_free(void *p, size_t bytes) {
 
 /* ---- accounting ---- */
 
-#define DEVICES 17 /* the CPU and 16 accelerators */
-#define SOFT_LIMIT_FLOOR (32ll << 20)
+#define DEVICES 18 /* the CPU, 16 accelerators, meta */
 
 static struct {
   atomic_llong live, peak;
   atomic_llong limit; /* 0: the floor */
 } accounts[DEVICES];
+
+/* How far live bytes may grow beyond what a collection left. */
+static struct {
+  double factor;
+  long long floor;
+} garbage = {1.4, 32ll << 20};
 
 static atomic_llong tensors;
 static int collect_flag; /* WANT_COLLECTION, WANT_PAUSE */
@@ -100,11 +105,13 @@ static TL_HOT_THREAD_LOCAL struct {
   int64_t tensors;
 } mine;
 
-static int account_of(tl_device device) { return device == TL_CPU ? 0 : 1 + (device & 255) % (DEVICES - 1); }
+static int account_of(tl_device device) {
+  return device == TL_CPU ? 0 : device == TL_META ? DEVICES - 1 : 1 + (device & 255) % (DEVICES - 2);
+}
 
 static long long limit_of(int a) {
   long long limit = atomic_load_explicit(&accounts[a].limit, memory_order_relaxed);
-  return limit == 0 ? SOFT_LIMIT_FLOOR : limit;
+  return limit == 0 ? garbage.floor : limit;
 }
 
 static void add_live(int a, int64_t bytes) {
@@ -138,10 +145,18 @@ const int *tl_collect_flag(void) { return &collect_flag; }
 void tl_collected(void) {
   flush();
   for (int a = 0; a < DEVICES; a++) {
-    long long next = atomic_load(&accounts[a].live) / 5 * 7;
-    atomic_store(&accounts[a].limit, next < SOFT_LIMIT_FLOOR ? SOFT_LIMIT_FLOOR : next);
+    long long next = (long long)((double)atomic_load(&accounts[a].live) * garbage.factor);
+    atomic_store(&accounts[a].limit, next < garbage.floor ? garbage.floor : next);
   }
   __atomic_fetch_and(&collect_flag, ~WANT_COLLECTION, __ATOMIC_RELAXED);
+}
+
+void tl_garbage_limits(double *factor, double *floor) {
+  const double former_factor = garbage.factor, former_floor = (double)garbage.floor;
+  garbage.factor = *factor;
+  garbage.floor = (long long)*floor;
+  *factor = former_factor;
+  *floor = former_floor;
 }
 
 void tl_request_pause(void) { __atomic_fetch_or(&collect_flag, WANT_PAUSE, __ATOMIC_RELAXED); }

@@ -383,6 +383,7 @@ static tl_status open_device(tl_device device) {
     return TL_FAIL(TL_ERR_UNSUPPORTED, "collective",
                    "a rank exchanges tensors of one device; this rank began with cuda:%d", device_comm.device & 255);
   const tl_accelerator *a = tl_backend_of(device)->accelerator;
+  if (a == NULL) return TL_FAIL(TL_ERR_DEVICE, "collective", "tensors on \"meta\" have no data to exchange");
   const int64_t bytes = TL_COMM_ID;
   tl_tensor *id;
   TL_TRY(tl_empty(1, &bytes, TL_UINT8, TL_CPU, &id));

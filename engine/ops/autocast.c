@@ -7,15 +7,16 @@
 
 #include <string.h>
 
+#include "backend/backend.h"
 #include "core/memory.h"
 
 TL_HOT_THREAD_LOCAL bool tl_autocast_on;
 
 static _Thread_local struct {
-  bool enabled[2]; /* by device kind */
-  int dtype[2];
+  bool enabled[TL_DEVICE_KINDS];
+  int dtype[TL_DEVICE_KINDS];
   int depth;
-} state = {.dtype = {TL_BFLOAT16, TL_FLOAT16}};
+} state = {.dtype = {TL_BFLOAT16, TL_FLOAT16, TL_BFLOAT16}};
 
 /* ---- the cache: parameter -> conversion, by address ---- */
 
@@ -142,14 +143,18 @@ tl_status tl_autocast_convert(enum tl_cast policy, int n, tl_tensor **in) {
 
 /* ---- blocks ---- */
 
-static void set_flag(void) { tl_autocast_on = state.enabled[0] || state.enabled[1]; }
+static void set_flag(void) {
+  tl_autocast_on = false;
+  for (int kind = 0; kind < TL_DEVICE_KINDS; kind++) tl_autocast_on = tl_autocast_on || state.enabled[kind];
+}
 
 tl_status tl_autocast_enter(int kind, int dtype, bool enabled, int *former) {
-  if (kind < 0 || kind > 1) return TL_FAIL(TL_ERR_DEVICE, "autocast", "there is no device kind %d", kind);
+  if (kind < 0 || kind >= TL_DEVICE_KINDS)
+    return TL_FAIL(TL_ERR_DEVICE, "autocast", "there is no device kind %d", kind);
   if (dtype != TL_FLOAT16 && dtype != TL_BFLOAT16)
     return TL_FAIL(TL_ERR_DTYPE, "autocast", "the low type is float16 or bfloat16, got %s",
                    tl_dtype_name(dtype) == NULL ? "an unknown dtype" : tl_dtype_name(dtype));
-  *former = kind | (state.enabled[kind] ? 2 : 0) | state.dtype[kind] << 2;
+  *former = kind | (state.enabled[kind] ? 4 : 0) | state.dtype[kind] << 3;
   state.enabled[kind] = enabled;
   state.dtype[kind] = dtype;
   state.depth++;
@@ -158,13 +163,13 @@ tl_status tl_autocast_enter(int kind, int dtype, bool enabled, int *former) {
 }
 
 void tl_autocast_leave(int former) {
-  int kind = former & 1;
-  state.enabled[kind] = former >> 1 & 1;
-  state.dtype[kind] = former >> 2;
+  int kind = former & 3;
+  state.enabled[kind] = former >> 2 & 1;
+  state.dtype[kind] = former >> 3;
   if (--state.depth == 0) clear_cache();
   set_flag();
 }
 
-bool tl_autocast_enabled(int kind) { return kind >= 0 && kind <= 1 && state.enabled[kind]; }
+bool tl_autocast_enabled(int kind) { return kind >= 0 && kind < TL_DEVICE_KINDS && state.enabled[kind]; }
 
-int tl_autocast_dtype(int kind) { return kind >= 0 && kind <= 1 ? state.dtype[kind] : -1; }
+int tl_autocast_dtype(int kind) { return kind >= 0 && kind < TL_DEVICE_KINDS ? state.dtype[kind] : -1; }

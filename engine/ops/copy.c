@@ -19,8 +19,9 @@ tl_status tl_write_back(tl_tensor *dst, tl_tensor *src) { return copy_kernel(dst
 static tl_status copy_bytes(tl_tensor *dst, const tl_tensor *src, bool async) {
   size_t bytes = (size_t)src->numel * tl_dtype_size(src->dtype);
   int from = src->device & 255, to = dst->device & 255;
-  if (bytes == 0) return TL_OK;
-  if (dst->device == TL_CPU) return tl_backend_of(src->device)->copy_out(from, tl_data(dst), tl_data(src), bytes);
+  if (bytes == 0 || dst->device == TL_META) return TL_OK;
+  if (dst->device == TL_CPU || src->device == TL_META)
+    return tl_backend_of(src->device)->copy_out(from, tl_data(dst), tl_data(src), bytes);
   const tl_backend *b = tl_backend_of(dst->device);
   if (src->device != TL_CPU) return b->accelerator->copy_between(to, tl_data(dst), from, tl_data(src), bytes);
   if (async && src->storage->pinned != NULL)

@@ -190,7 +190,7 @@ START_TEST(blocks_nest) {
   tl_tensor_free(a);
   int former;
   ck_fails(tl_autocast_enter(0, TL_FLOAT32, true, &former), TL_ERR_DTYPE, "float32");
-  ck_fails(tl_autocast_enter(2, TL_FLOAT16, true, &former), TL_ERR_DEVICE, "2");
+  ck_fails(tl_autocast_enter(3, TL_FLOAT16, true, &former), TL_ERR_DEVICE, "3");
 }
 END_TEST
 

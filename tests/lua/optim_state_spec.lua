@@ -25,7 +25,8 @@ end
 describe("state_dtype", function()
   it("is an option of Adam and AdamW, for each group", function()
     local p, q = start(), start()
-    local opt = optim.AdamW({ { params = { p } }, { params = { q }, state_dtype = "int8" } }, { state_dtype = "bfloat16" })
+    local groups = { { params = { p } }, { params = { q }, state_dtype = "int8" } }
+    local opt = optim.AdamW(groups, { state_dtype = "bfloat16" })
     assert.are.equal("float32", optim.Adam({ p }).param_groups[1].state_dtype)
     assert.are.equal("bfloat16", opt.param_groups[1].state_dtype)
     assert.are.equal("int8", opt.param_groups[2].state_dtype)
@@ -102,7 +103,8 @@ describe("state_dtype", function()
     for _, state_dtype in ipairs { "bfloat16", "int8" } do
       local p, q = start(), start()
       local scaler = tl.amp.GradScaler { init_scale = 1024 }
-      local opt, plain = optim.AdamW({ p }, { state_dtype = state_dtype }), optim.AdamW({ q }, { state_dtype = state_dtype })
+      local opt = optim.AdamW({ p }, { state_dtype = state_dtype })
+      local plain = optim.AdamW({ q }, { state_dtype = state_dtype })
       for step = 1, 4 do
         p.grad, q.grad = nil, nil
         local bad = step == 2
@@ -138,7 +140,8 @@ describe("state_dtype", function()
   (gpu and it or pending)("goes on in recorded steps", function()
     for _, state_dtype in ipairs { "bfloat16", "int8" } do
       local p, q = start(), start()
-      local recorded, plain = optim.AdamW({ p }, { state_dtype = state_dtype }), optim.AdamW({ q }, { state_dtype = state_dtype })
+      local recorded = optim.AdamW({ p }, { state_dtype = state_dtype })
+      local plain = optim.AdamW({ q }, { state_dtype = state_dtype })
       train(recorded, { p }, 1)
       train(plain, { q }, 8) -- one, three to warm up, four replays
       local replay = tl.cuda.graph(function()

@@ -13,7 +13,7 @@ local amp = {}
 
 local former = ffi.new("int[1]")
 local CUDA = 1
-local usual = { [0] = "bfloat16", [CUDA] = "float16" } -- by kind of device
+local usual = { [0] = "bfloat16", [CUDA] = "float16", [2] = "bfloat16" } -- by kind of device: cpu, cuda, meta
 
 local function is_callable(f)
   if type(f) == "function" then return true end
@@ -21,7 +21,7 @@ local function is_callable(f)
   return meta and meta.__call ~= nil
 end
 
--- 0 for cpu, 1 for cuda. A block that does nothing (enabled = false) may name a device that is not there.
+-- 0 for cpu, 1 for cuda, 2 for meta. A block that does nothing (enabled = false) may name a device that is not there.
 local function kind_of(device, enabled, op)
   if device == nil then return tl.device_count("cuda") > 0 and CUDA or 0 end
   if not enabled and type(device) == "string" and device:find("^cuda") then return CUDA end
@@ -48,7 +48,9 @@ end
 
 --- amp.is_autocast_enabled(device?): is a block open for it that converts? Without a device: for any?
 function amp.is_autocast_enabled(device)
-  if device == nil then return native.tl_autocast_enabled(0) or native.tl_autocast_enabled(CUDA) end
+  if device == nil then
+    return native.tl_autocast_enabled(0) or native.tl_autocast_enabled(CUDA) or native.tl_autocast_enabled(2)
+  end
   return native.tl_autocast_enabled(kind_of(device, false, "is_autocast_enabled"))
 end
 

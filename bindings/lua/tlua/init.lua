@@ -30,6 +30,7 @@ local lazy = {
   utils = { "tlua.utils" },
   progress = { "tlua.progress" },
   breakpoint = { "tlua.repl.breakpoint" },
+  memory_plan = { "tlua.memory_plan" },
   save = { "tlua.files", "save" },
   load = { "tlua.files", "load" },
 }

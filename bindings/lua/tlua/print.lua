@@ -129,6 +129,7 @@ end
 --- What tostring(x) gives.
 function print.text(x)
   local n = native.tl_ndim(x)
+  if native.tl_device_of(x) == native.TL_META then return footer(x) end
   if n == 0 then
     if native.tl_numel(x) == 0 then return footer(x) end
     check(C.tl_item(x, base.number))

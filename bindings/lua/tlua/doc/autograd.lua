@@ -35,5 +35,16 @@ detect_anomaly(on): backward stops with the name of the operation whose derivati
 former state.]],
   ["tl.utils.checkpoint"] = [[
 checkpoint(f, ...): f(...) without keeping what its backward needs: backward runs f again with the same random numbers
-(Chen et al. 2016). Arguments and parameters inside f get their gradients.]],
+(Chen et al. 2016). Arguments and parameters inside f get their gradients; other tensors that f uses must not depend on
+anything that does. f may be a module, call checkpoint itself, and take and return anything. docs/memory.md]],
+  ["tl.utils.checkpoint_sequential"] = [[
+checkpoint_sequential(modules, segments, x): the modules of a Sequential or a list, one after the other, in so many parts:
+what goes from one part to the next is kept, all else is computed anew in backward. The last part runs as always.]],
+  ["tl.memory_plan"] = [[
+memory_plan(model, batch, {loss=, optimizer=, amp=, device="meta"}): the bytes of a training step, before it runs: a table
+{parameters=, buffers=, gradients=, optimizer=, batch=, other=, activations=, forward=, backward=, step=, peak=} that
+prints as a list. model is a module, which stays as it is, or a function that makes one: it is called on the device
+"meta", where the largest model takes no memory. batch: a tensor or a list of them. loss(model, ...): a loss of one
+element (default: model(...):sum()). optimizer(params): makes the optimizer. amp: autocast's dtype. Another device than
+"meta" really runs two steps there. Allocators round up, and a CUDA context takes half a GB: neither is counted.]],
 }
