@@ -10,6 +10,7 @@
 
 #define STEPS 10000000 /* of one match */
 #define JIT_STACK (1 << 20)
+#define OPTIONS (PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C)
 
 struct tl_regex {
   pcre2_general_context *memory;
@@ -30,33 +31,83 @@ static void release(void *p, void *unused) {
   tl_host_free(p);
 }
 
-/* PCRE2's \s has U+180E, which is no white space since Unicode 6.3: \s and \S become that property. `to` has room for 16
- * times the pattern. Returns its length. */
-static size_t translate(const char *pattern, size_t n, char *to) {
-  size_t length = 0;
-  for (size_t i = 0; i < n; i++) {
-    char next = pattern[i] == '\\' && i + 1 < n ? pattern[i + 1] : 0;
-    if (next == 's' || next == 'S') {
-      length += (size_t)snprintf(to + length, 17, "\\%c{White_Space}", next == 's' ? 'p' : 'P');
-      i++;
-    } else {
-      to[length++] = pattern[i];
-      if (next != 0) to[length++] = pattern[++i];
-    }
-  }
-  return length;
+/* ---- from Oniguruma's dialect, in which tokenizer.json is written, to PCRE2's ---- */
+
+#define WORD "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
+#define ALONE "\\xB2\\xB3\\xB9\\xBC-\\xBE" /* are \w as well, but not in brackets */
+#define GROWTH 32                          /* the most that a character becomes, of two in a row */
+
+typedef struct translation {
+  const char *from;
+  size_t n, at;
+  char *to;
+  size_t length;
+  bool in_class; /* [...] */
+} translation;
+
+static void put(translation *t, const char *text) {
+  size_t n = strlen(text);
+  memcpy(t->to + t->length, text, n);
+  t->length += n;
 }
 
+static tl_status not_built(const translation *t, const char *what) {
+  return TL_FAIL(TL_ERR_UNSUPPORTED, TL_BPE, "the pattern '%s': %s", tl_printable(t->from, t->n), what);
+}
+
+/* White space and word characters are what they are there. What differs and is not worth a translation is refused. */
+static tl_status translate_escape(translation *t) {
+  char c = t->from[t->at + 1];
+  t->at += 2;
+  if (strchr("hHbBX", c) != NULL && c != 0 && !(c == 'b' && t->in_class))
+    return not_built(t, "\\b, \\B, \\h, \\H and \\X are not built");
+  if (c == 'W' && t->in_class) return not_built(t, "\\W in brackets is not built");
+  if (c == 's') put(t, "\\p{White_Space}");
+  else if (c == 'S') put(t, "\\P{White_Space}");
+  else if (c == 'w') put(t, t->in_class ? WORD : "[" WORD ALONE "]");
+  else if (c == 'W') put(t, "[^" WORD ALONE "]");
+  else t->to[t->length++] = '\\', t->to[t->length++] = c;
+  return TL_OK;
+}
+
+/* An unescaped character; sets within sets and intersections would silently be something else to PCRE2. */
+static tl_status translate_character(translation *t) {
+  char c = t->from[t->at++], next = t->at < t->n ? t->from[t->at] : 0;
+  t->to[t->length++] = c;
+  if (!t->in_class) {
+    t->in_class = c == '[';
+    if (t->in_class && next == '^') t->to[t->length++] = t->from[t->at++];
+    if (t->in_class && t->at < t->n && t->from[t->at] == ']') t->to[t->length++] = t->from[t->at++];
+  } else if (c == '[' || (c == '&' && next == '&')) {
+    return not_built(t, "sets within sets are not built (write \\[ or \\& for the character)");
+  } else if (c == ']') {
+    t->in_class = false;
+  }
+  return TL_OK;
+}
+
+static tl_status translate(translation *t) {
+  while (t->at < t->n)
+    TL_TRY(t->from[t->at] == '\\' && t->at + 1 < t->n ? translate_escape(t) : translate_character(t));
+  return TL_OK;
+}
+
+/* ---- compiling ---- */
+
 static tl_status compile(tl_regex *r, const char *pattern, size_t bytes) {
-  int code;
+  int code = 0;
   size_t at;
-  char *text = tl_host_alloc(16 * bytes + 17);
+  char *text = tl_host_alloc(GROWTH * bytes + 1);
   if (text == NULL) return TL_FAIL(TL_ERR_MEMORY, TL_BPE, "no memory for a pattern of %zu bytes", bytes);
-  size_t n = translate(pattern, bytes, text);
-  pcre2_compile_context *context = pcre2_compile_context_create(r->memory);
-  r->code = pcre2_compile((PCRE2_SPTR)text, n, PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &code, &at, context);
-  pcre2_compile_context_free(context);
+  translation t = {.from = pattern, .n = bytes, .to = text};
+  tl_status st = translate(&t);
+  if (st == TL_OK) {
+    pcre2_compile_context *context = pcre2_compile_context_create(r->memory);
+    r->code = pcre2_compile((PCRE2_SPTR)text, t.length, OPTIONS, &code, &at, context);
+    pcre2_compile_context_free(context);
+  }
   tl_host_free(text);
+  TL_TRY(st);
   if (r->code != NULL) return TL_OK;
   if (code == PCRE2_ERROR_HEAP_FAILED) return TL_FAIL(TL_ERR_MEMORY, TL_BPE, "no memory for a pattern");
   PCRE2_UCHAR message[128];

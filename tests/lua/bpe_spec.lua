@@ -188,6 +188,13 @@ describe("BPE.train", function()
     raises("special token 1 must be a string", train, { special_tokens = { 7 } })
     raises("'special_tokens' must be a table", train, { special_tokens = "x" })
     raises("the pattern '%(' is no regular expression: missing closing", train, { pattern = "(" })
+    for pattern, message in pairs {
+      ["[a[b]]"] = "sets within sets", ["[a&&b]"] = "sets within sets", ["\\h"] = "\\h, \\H and \\X are not built",
+      ["[[:alpha:]]"] = "sets within sets", ["[\\W]"] = "\\W in",
+    } do
+      raises(message, train, { pattern = pattern })
+    end
+    train { pattern = "[\\w-]|[]x]|[^]x]|\\[[^\\]]|\\W" }
     raises("did you mean 'pattern'", train, { patern = "x" })
     raises("must be a regular expression", train, { pattern = 7 })
     raises("No such file", train, { files = { path .. "-absent" } })
