@@ -73,6 +73,23 @@ if shell("command -v mpirun") == "" or select(2, ranks(2, "hello.lua")) ~= 0 the
   return
 end
 
+describe("examples/gpt.lua on ranks #once", function()
+  it("learns what it learns alone, with the optimizer's state divided, too", function()
+    local out = os.tmpname()
+    local text = folder .. "../../README.md"
+    local arguments = "../../examples/gpt.lua --data '" .. text .. "' --layers 1 --heads 2 --width 16 --context 8 "
+      .. "--batch 4 --steps 12 --eval 12 --sample 0 --out " .. out
+    local losses = {}
+    for i, n in ipairs { 1, 2, 2 } do
+      local printed, code = ranks(n, arguments .. (i == 3 and " --zero" or ""))
+      assert.equal(0, code, printed)
+      losses[i] = tonumber(printed:match "validation loss ([%d.]+)")
+    end
+    os.remove(out)
+    for i = 2, 3 do assert.is_true(math.abs(losses[i] - losses[1]) < 2e-4, losses[i] .. " and " .. losses[1]) end
+  end)
+end)
+
 local devices = { "cpu" }
 local _, without = shell(("TLUA_CUDA=sim '%s' -e \"tl.zeros(1, { device = 'cuda' })\""):format(program))
 if without == 0 then devices[2] = "cuda" end
