@@ -35,6 +35,11 @@ tl_tensor *tl_node_arrived(const tl_node *n, int input) {
   return sum != NULL && exclusive(sum) && !tl_overlaps_itself(sum) ? sum : NULL;
 }
 
+tl_tensor *tl_node_sum(const tl_node *n, int i) {
+  tl_tensor *sum = n->edges[i].node->grads[n->edges[i].slot];
+  return sum != NULL && exclusive(sum) && sum->contiguous ? sum : NULL;
+}
+
 tl_status tl_accumulate(tl_tensor **sum, tl_tensor *g) {
   if (*sum == NULL) {
     *sum = g;

@@ -79,6 +79,9 @@ tl_status tl_node_saved(tl_node *n, int i, tl_tensor **out);
  * be changed (borrowed); else NULL. To add to it and give no gradient is the same as giving one. */
 tl_tensor *tl_node_arrived(const tl_node *n, int input);
 
+/* Asked by a node's backward: the sum of what has arrived where input i's gradient goes, if it has input i's elements in
+ * order and nobody else holds it; NULL: none. Backward may add to it, and leaves grad_in[i] NULL then. */
+tl_tensor *tl_node_sum(const tl_node *n, int i);
 /* Asked by a node's backward: will its saved values be needed once more (retain_graph)? Else it may use them up. */
 bool tl_walk_retains(void);
 

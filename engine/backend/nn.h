@@ -124,9 +124,11 @@ typedef struct tl_embedding_args {
   int64_t *bad;
 } tl_embedding_args;
 
-/* dw (rows, width) = sums of the rows of g (n, width) by id, in the order of ids; row `padding` (-1: none) stays 0. */
+/* dw (rows, width) = sums of the rows of g (n, width) by id, in the order of ids; row `padding` (-1: none) stays 0.
+ * add: they are added to what dw holds. */
 typedef struct tl_embedding_grad_args {
   int64_t n, rows, width, padding;
+  bool add;
   tl_tensor *g, *ids, *dw;
 } tl_embedding_grad_args;
 

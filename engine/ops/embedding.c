@@ -13,11 +13,20 @@ static tl_status embedding_backward(tl_node *n, tl_tensor *const *grad_out, tl_t
   TL_TRY(tl_node_saved(n, 0, &ids));
   TL_KERNEL(ids, embedding_grad, "embedding");
   TL_TRY(tl_plain(grad_out[0], grad_out[0]->dtype, &g));
+  /* the table may be the classifier's weight, too, whose gradient has come by now */
+  tl_tensor *sum = tl_node_sum(n, 0);
+  const bool add = sum != NULL && sum->dtype == g->dtype;
   int64_t shape[2] = {p->rows, p->width};
-  tl_status st = tl_empty(2, shape, g->dtype, g->device, &dw);
+  tl_status st = add ? TL_OK : tl_empty(2, shape, g->dtype, g->device, &dw);
   if (st == TL_OK) {
-    tl_embedding_grad_args a = {
-        .n = ids->numel, .rows = p->rows, .width = p->width, .padding = p->padding, .g = g, .ids = ids, .dw = dw};
+    tl_embedding_grad_args a = {.n = ids->numel,
+                                .rows = p->rows,
+                                .width = p->width,
+                                .padding = p->padding,
+                                .add = add,
+                                .g = g,
+                                .ids = ids,
+                                .dw = add ? sum : dw};
     st = tl_kernels_of(ids)->embedding_grad(&a);
   }
   tl_tensor_free(g);

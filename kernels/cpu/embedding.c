@@ -1,4 +1,5 @@
 /* embedding.c: rows of a table by id, and the sums of gradients by id. */
+#include <omp.h>
 #include <string.h>
 
 #include "wide.h"
@@ -22,7 +23,7 @@ tl_status tl_cpu_embedding(const tl_embedding_args *a) {
 #define ADD_ROWS(SUF, T)                                                                                       \
   static void add_rows_##SUF(const tl_embedding_grad_args *a, const T *g, T *dw, int64_t first, int64_t end) { \
     const int64_t *ids = tl_data(a->ids);                                                                      \
-    memset(dw + first * a->width, 0, (size_t)((end - first) * a->width) * sizeof(T));                          \
+    if (!a->add) memset(dw + first * a->width, 0, (size_t)((end - first) * a->width) * sizeof(T));             \
     for (int64_t i = 0; i < a->n; i++) {                                                                       \
       if (ids[i] < first || ids[i] >= end || ids[i] == a->padding) continue;                                   \
       const T *from = g + i * a->width;                                                                        \
@@ -33,14 +34,16 @@ tl_status tl_cpu_embedding(const tl_embedding_args *a) {
 ADD_ROWS(f32, float)
 ADD_ROWS(f64, double)
 
-#define PARTS 32 /* of the table: more than threads, so that popular rows are shared out */
+#define PARTS 4 /* of the table, a thread: more than one, so that popular rows are shared out */
 
 tl_status tl_cpu_embedding_grad(const tl_embedding_grad_args *a) {
   if (a->dw->numel == 0) return TL_OK;
   tl_wide w = tl_wide_begin(a->dw);
   const void *g = tl_wide_in(&w, a->g);
-  void *dw = tl_wide_out(&w, a->dw);
-  int64_t parts = a->g->numel < TL_PARALLEL_MIN && a->dw->numel < TL_PARALLEL_MIN ? 1 : PARTS;
+  void *dw = a->add ? tl_wide_inout(&w, a->dw, true) : tl_wide_out(&w, a->dw);
+  const bool small = a->g->numel < TL_PARALLEL_MIN && (a->add || a->dw->numel < TL_PARALLEL_MIN);
+  const int threads = small ? 1 : omp_get_max_threads();
+  const int64_t parts = threads == 1 ? 1 : PARTS * threads;
   if (!w.failed) {
 #pragma omp parallel for schedule(dynamic) if (parts > 1)
     for (int64_t p = 0; p < parts; p++) {

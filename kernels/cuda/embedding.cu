@@ -4,7 +4,7 @@
 #include "element.h"
 #include "ids.h"
 
-/* dw was zeroed; pairs are (id, place), the padding row is left out. 1 << shift threads share a row of dw. */
+/* dw was zeroed, or is added to; pairs are (id, place), the padding row is left out. 1 << shift threads share a row of dw. */
 template <typename T>
 static __global__ void embedding_grad_kernel(const T *g, const gpu_pair *pairs, int64_t n, int64_t width, int shift,
                                              T *dw) {
@@ -15,7 +15,7 @@ static __global__ void embedding_grad_kernel(const T *g, const gpu_pair *pairs, 
     if (!gpu_key_begins(pairs, i)) continue;
     T *to = dw + gpu_key(pairs[i]) * width;
     for (int64_t c = lane; c < width; c += 1 << shift) {
-      C sum = 0;
+      C sum = gpu_load<C>(to[c]);
       gpu_each_of_key<C>(
           pairs, i, n, [&](uint32_t place) { return gpu_load<C>(g[place * width + c]); }, [&](C v) { sum += v; });
       to[c] = gpu_store<T>(sum);
@@ -31,8 +31,9 @@ TL_CUDA_ENTRY(embedding)(const tl_embedding_args *a) {
 TL_CUDA_ENTRY(embedding_grad)(const tl_embedding_grad_args *a) {
   const char *op = "embedding";
   if (a->dw->numel == 0) return TL_OK;
-  TL_CUDA_TRY(op, cudaMemsetAsync(tl_first(a->dw), 0, (size_t)a->dw->numel * tl_dtype_size(a->dw->dtype),
-                                  tl_cuda_here()->stream));
+  if (!a->add)
+    TL_CUDA_TRY(op, cudaMemsetAsync(tl_first(a->dw), 0, (size_t)a->dw->numel * tl_dtype_size(a->dw->dtype),
+                                    tl_cuda_here()->stream));
   if (a->n == 0) return TL_OK;
   if (!tl_cuda_fits_pairs(a->rows, a->n))
     return TL_FAIL(TL_ERR_UNSUPPORTED, op, "%lld ids of a table of %lld rows: fewer than 2^32-1 work on a CUDA device",
