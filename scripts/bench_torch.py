@@ -112,6 +112,46 @@ def cnn(o):
     return {"seconds": measure(step, o.seconds)}
 
 
+def layers(o):
+    import torch
+    import torch.nn.functional as F
+    from torch import nn
+
+    table, norm, ids = nn.Embedding(65, 128), nn.LayerNorm(128), torch.randint(0, 65, (12, 64))
+    g = torch.ones(12, 64, 128)
+
+    def run(n):
+        for _ in range(n):
+            F.gelu(norm(table(ids)), approximate="tanh").backward(g)
+            table.zero_grad()
+            norm.zero_grad()
+
+    return {"seconds": measure(run, o.seconds)}
+
+
+def vocabulary(o):
+    """The better of linear with cross_entropy, and of the two in chunks where PyTorch has that."""
+    import torch
+    import torch.nn.functional as F
+
+    x, w = torch.randn(256, 768, requires_grad=True), (torch.randn(50257, 768) * 0.02).requires_grad_()
+    y = torch.randint(0, 50257, (256,))
+    losses = [lambda: F.cross_entropy(F.linear(x, w), y)]
+    if hasattr(torch.nn, "LinearCrossEntropyOptions"):
+        options = torch.nn.LinearCrossEntropyOptions()
+        losses.append(lambda: F.linear_cross_entropy(x, w, y, options=options))
+
+    def steps(loss):
+        def run(n):
+            for _ in range(n):
+                x.grad = w.grad = None
+                loss().backward()
+
+        return run
+
+    return {"seconds": min(measure(steps(loss), o.seconds) for loss in losses)}
+
+
 def scaler(o):
     import torch
     from torch import nn
@@ -315,7 +355,8 @@ def memory(o):
 
 CPU_ONLY = (start, mlp_big)
 CUDA_ONLY = (mlp_float32, mlp_tf32, mlp_float16, cnn_graph, gpt2_bfloat16)
-CASES = {f.__name__: f for f in (add4, linear_step, mlp_small, cnn, scaler, memory, gpt, gpt2, *CPU_ONLY, *CUDA_ONLY)}
+ALWAYS = (add4, linear_step, mlp_small, cnn, layers, vocabulary, scaler, memory, gpt, gpt2)
+CASES = {f.__name__: f for f in (*ALWAYS, *CPU_ONLY, *CUDA_ONLY)}
 
 
 def main():

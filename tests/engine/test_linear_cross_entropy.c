@@ -49,11 +49,12 @@ static void backward(tl_tensor *y, tl_tensor *grad, bool retain) {
 }
 
 static void same(const char *what, tl_tensor *a, tl_tensor *b, double tolerance) {
-  double expected[1024];
+  enum { MOST = 8192 };
+  static double expected[MOST];
   ck_assert_ptr_nonnull(a);
   ck_assert_ptr_nonnull(b);
   const int64_t n = (int64_t)tl_numel(b);
-  ck_assert_int_le(n, 1024);
+  ck_assert_int_le(n, MOST);
   ck_assert_msg((int64_t)tl_numel(a) == n, "%s", what);
   ck_ok(tl_to_doubles(b, n, expected));
   ck_values(a, n, expected, tolerance);
@@ -245,6 +246,38 @@ START_TEST(gradients_add_up_in_float32) {
 }
 END_TEST
 
+/* Products that are large enough for the matrix units, whose float32 sums are added to what is there. */
+START_TEST(large_products_of_half_types) {
+  enum { N = 96, C = 64, V = 128 };
+  static const int low[2] = {TL_FLOAT16, TL_BFLOAT16};
+  tl_tensor *target = NULL;
+  tl_generator *g;
+  ck_ok(tl_generator_new(5, &g));
+  ck_ok(tl_empty(SHAPE(N), TL_INT64, test_device(), &target));
+  ck_ok(tl_randint_(target, 0, V, g));
+  for (int i = 0; i < 2; i++) {
+    tl_tensor *x[2], *w[2], *y[2] = {NULL, NULL};
+    x[0] = random_tensor(N, C, low[i], 1), w[0] = random_tensor(V, C, low[i], 2);
+    ck_ok(tl_to(x[0], TL_FLOAT32, test_device(), &x[1]));
+    ck_ok(tl_to(w[0], TL_FLOAT32, test_device(), &w[1]));
+    for (int k = 0; k < 2; k++) {
+      ck_ok(tl_linear_cross_entropy(leaf(x[k]), leaf(w[k]), target, NULL, NULL, -100, 0, SUM, 48, &y[k]));
+      backward(y[k], NULL, false);
+    }
+    tl_tensor *gx[2] = {grad_of(x[0]), grad_of(x[1])}, *gw[2] = {grad_of(w[0]), grad_of(w[1])};
+    same("loss", y[0], y[1], 1e-2);
+    same("gradient of x", gx[0], gx[1], 3e-2);
+    same("gradient of w", gw[0], gw[1], 3e-2);
+    for (int k = 0; k < 2; k++) {
+      tl_tensor *all[] = {x[k], w[k], y[k], gx[k], gw[k]};
+      for (int e = 0; e < 5; e++) tl_tensor_free(all[e]);
+    }
+  }
+  tl_tensor_free(target);
+  tl_generator_free(g);
+}
+END_TEST
+
 START_TEST(a_label_out_of_range_is_named_with_its_place) {
   tl_tensor *x = random_tensor(ROWS, WIDTH, TL_FLOAT32, 1), *w = random_tensor(CLASSES, WIDTH, TL_FLOAT32, 2),
             *y = NULL, *t = TENSOR(TL_INT64, SHAPE(ROWS), 0, 4, 2, 2, 1, 9, 4);
@@ -284,4 +317,4 @@ END_TEST
 TEST_MAIN("linear_cross_entropy", equals_linear_and_cross_entropy, gradients_are_those_of_differences,
           nothing_to_learn_from_is_zero, retained_graphs_give_the_same_again,
           autocast_computes_logits_in_the_low_type_and_the_loss_in_float32, gradients_add_up_in_float32,
-          a_label_out_of_range_is_named_with_its_place, operands_that_do_not_fit)
+          large_products_of_half_types, a_label_out_of_range_is_named_with_its_place, operands_that_do_not_fit)

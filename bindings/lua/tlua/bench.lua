@@ -135,6 +135,32 @@ case("cnn", "CNN of examples/fashion.lua, Adam step, batch 64", { ratio = 1 }, f
   return { seconds = measure(step, o.seconds) }
 end)
 
+case("layers", "embedding, LayerNorm and GELU, 768 tokens of width 128, with gradients", { ratio = 1 }, function(o)
+  local tl = require "tlua"
+  local nn, F = tl.nn, tl.F
+  local table_of, norm, ids = nn.Embedding(65, 128), nn.LayerNorm(128), tl.randint(0, 65, { 12, 64 })
+  local g = tl.ones(12, 64, 128)
+  return { seconds = measure(function(n)
+    for _ = 1, n do
+      F.gelu(norm(table_of(ids)), { approximate = "tanh" }):backward(g)
+      table_of:zero_grad()
+      norm:zero_grad()
+    end
+  end, o.seconds) }
+end)
+
+case("vocabulary", "classifier 768 to 50257 with its loss, 256 rows, with gradients", { ratio = 1 }, function(o)
+  local tl = require "tlua"
+  local x, w = tl.randn(256, 768):requires_grad_(), (tl.randn(50257, 768) * 0.02):requires_grad_()
+  local y = tl.randint(0, 50257, { 256 })
+  return { seconds = measure(function(n)
+    for _ = 1, n do
+      x.grad, w.grad = nil, nil
+      tl.F.linear_cross_entropy(x, w, y):backward()
+    end
+  end, o.seconds) }
+end)
+
 -- The rate of oneDNN's own sgemm for (m, k) x (k, n), flop/s; nil when the engine does not use oneDNN 2.
 local function sgemm_rate(m, n, k, seconds)
   ffi.cdef [[int dnnl_sgemm(char transa, char transb, int64_t m, int64_t n, int64_t k, float alpha, const float *a,

@@ -214,8 +214,8 @@ function F.embedding(ids, weight, opts)
   return wrap(out[0])
 end
 
---- x (.., T, D) with the pairs of each row turned by its position's angles, whose cosines and sines (T, R <= D/2)
---- nn.RotaryEmbedding gives; option interleaved (false): pairs are (2i-1, 2i) instead of (i, i + R).
+--- x (.., T, D) with the pairs of each row turned by its position's angles, whose cosines and sines (T, R <= D/2) are
+--- from nn.RotaryEmbedding; option interleaved (false): pairs are (2i-1, 2i) instead of (i, i + R).
 function F.rope(x, cos, sin, opts)
   check_tensor(x, "rope", 1)
   check_tensor(cos, "rope", 2)

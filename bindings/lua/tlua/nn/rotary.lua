@@ -88,9 +88,10 @@ end
 
 -- ---- the module ----
 
---- Angles for rows of `dim` elements (even): position p turns pair i by p * base^(-2i/dim). Options base (10000), scaling
---- { type = "linear", factor = }, { type = "dynamic", factor =, original_max_position_embeddings = }, { type = "llama3",
---- factor =, low_freq_factor = 1, high_freq_factor = 4, original_max_position_embeddings = }, device.
+--- Angles for rows of `dim` elements (even): position p turns pair i by p * base^(-2i/dim). Options base (10000),
+--- scaling { type = "linear", factor = }, { type = "dynamic", factor =, original_max_position_embeddings = },
+--- { type = "llama3", factor =, low_freq_factor = 1, high_freq_factor = 4, original_max_position_embeddings = };
+--- device.
 function RotaryEmbedding:init(dim, options)
   local o = base.options("RotaryEmbedding", options,
     { base = 10000, scaling = base.optional, device = base.optional })
