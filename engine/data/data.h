@@ -130,6 +130,22 @@ TL_API tl_status tl_token_writer_add(tl_token_writer *w,
 TL_API tl_status tl_token_writer_close(tl_token_writer *w);
 TL_API void tl_token_writer_free(tl_token_writer *w); /* NULL is fine */
 
+/* ---- TensorBoard's event files (engine/data/tensorboard.c) ---- */
+
+typedef struct tl_events tl_events;
+
+/* A new file; its name must hold "tfevents" for TensorBoard to find it. TL_ERR_IO: there is one already. `time`, here and
+ * below: seconds since 1970. What was written is in the file when a call returns, so that it can be read meanwhile. */
+TL_API tl_status tl_events_new(const char *path, double time, tl_events **out);
+TL_API void tl_events_free(tl_events *e); /* closes; NULL is fine */
+/* What other files of the folder have of `step` and later steps is void: a run goes on from before. */
+TL_API tl_status tl_events_restart(tl_events *e, double time, int64_t step);
+TL_API tl_status tl_events_scalar(tl_events *e, double time, int64_t step, const char *tag, double number);
+TL_API tl_status tl_events_text(tl_events *e, double time, int64_t step, const char *tag,
+                                const char *text); /* Markdown */
+/* Any shape; numbers that are not finite are left out. */
+TL_API tl_status tl_events_histogram(tl_events *e, double time, int64_t step, const char *tag, tl_tensor *t);
+
 /* ---- batches (engine/data/loader.c) ---- */
 
 typedef struct tl_loader tl_loader;

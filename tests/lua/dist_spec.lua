@@ -128,6 +128,10 @@ for _, device in ipairs(devices) do
       has(ranks(2, "gpt.lua", nil, device), "ok gpt on 2")
     end)
 
+    it("train under the Trainer as one does, with unequal counts", function()
+      has(ranks(2, "trainer.lua - equal", nil, device), "ok trainer on 2")
+    end)
+
     it("train models of every kind", function()
       local text, code = ranks(3, "models.lua", nil, device)
       has(text, "done")
@@ -291,5 +295,22 @@ describe("ranks #once", function()
     text, code = shell(("'%s' --ranks 2 --restarts -1 y.lua"):format(program))
     has(text, "--restarts needs a number")
     assert.equal(2, code)
+  end)
+end)
+
+describe("the Trainer on ranks #once", function()
+  it("stops on all of them when one gets a signal, and goes on as if nothing had happened", function()
+    local there = os.tmpname()
+    os.remove(there)
+    local arguments = "trainer.lua " .. there
+    has(ranks(2, arguments .. " whole"), "ok trainer on 2")
+    local text, code = ranks(2, arguments .. " signal")
+    assert.equal(143, code, text)
+    has(text, "SIGTERM after step 6, saved in")
+    has(ranks(2, arguments .. " resume"), "ok trainer on 2")
+    local compare = "cd '%s' && cmp whole/step-00000012.safetensors cut/step-00000012.safetensors && echo same"
+    has(shell(compare:format(there)), "same")
+    has(ranks(1, arguments .. " resume"), "was saved by 2 ranks, there are 1")
+    shell("rm -r '" .. there .. "'")
   end)
 end)

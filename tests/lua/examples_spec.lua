@@ -209,3 +209,19 @@ describe("examples/finetune.lua #once", function()
     assert.matches("training 128 of", output)
   end)
 end)
+
+describe("examples/trainer.lua #once", function()
+  it("learns, and goes on where it was", function()
+    if not exists "/usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.gz" then
+      return pending "needs dataset-fashion-mnist"
+    end
+    local directory = os.tmpname()
+    os.remove(directory)
+    local _, first = run("trainer.lua", directory, "cpu", "256")
+    local _, second = run("trainer.lua", directory, "cpu", "256")
+    assert.equal(first, second)
+    assert.is_true(numbers_after(first, "best test accuracy")[1] > 40, first)
+    for name in pairs(require("tlua.system").entries(directory)) do os.remove(directory .. "/" .. name) end
+    os.remove(directory)
+  end)
+end)

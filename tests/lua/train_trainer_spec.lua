@@ -291,10 +291,12 @@ describe("Trainer", function()
     t.state = {}
     t:fit()
     assert.same({ 5, 6, 7, 8 }, calls)
-    local whole, p = trainer { steps = 8, epochs = 9, train = data.DataLoader(fixed(20), { batch_size = 4, shuffle = true }) }
+    local loader = data.DataLoader(fixed(20), { batch_size = 4, shuffle = true })
+    local whole, p = trainer { steps = 8, epochs = 9, train = loader }
     whole:fit()
     assert.same(weights(p.model), weights(o.model))
-    raises("the name 'model' in state is taken", function() make { resume = true, state = { model = o.model } }:fit() end)
+    raises("the name 'model' in state is taken",
+      function() make { resume = true, state = { model = o.model } }:fit() end)
   end)
 
   it("keeps the best checkpoints", function()
@@ -349,8 +351,8 @@ describe("Trainer", function()
     raises("the third result of the loss function is a table",
       function() trainer { loss = function(m, x, y) return mse(m, x, y), nil, 1 end }:fit() end)
     raises("how many samples a batch has cannot be seen", function()
-      trainer { train = function() return function() return 1 end end, loss = function(m) return m(tl.ones(1, 3)):sum() end }
-        :fit()
+      local function loss(m) return m(tl.ones(1, 3)):sum() end
+      trainer { train = function() return function() return 1 end end, loss = loss }:fit()
     end)
   end)
 end)
@@ -499,7 +501,8 @@ describe("a signal #once", function()
 
   for _, where in ipairs { "step", "evaluation" } do
     for signal, status in pairs { [2] = 130, [15] = 143 } do
-      it(("%d in the middle of a %s is answered by a checkpoint, from which the run goes on"):format(signal, where), function()
+      local name = "%d in the middle of a %s is answered by a checkpoint, from which the run goes on"
+      it(name:format(signal, where), function()
         local code, text = run(where, signal)
         assert.equal(status, code, text)
         assert.matches((signal == 2 and "Ctrl%-C" or "SIGTERM") .. " after step %d, saved in .*/step%-0000000%d", text)

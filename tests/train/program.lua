@@ -1,5 +1,5 @@
--- program.lua: program.lua DIRECTORY DEVICE: a short training with everything whose state a checkpoint must have. It goes
--- on from what it finds in the folder.
+-- program.lua: program.lua DIRECTORY DEVICE: a short training with everything whose state a checkpoint must have. It
+-- goes on from what it finds in the folder.
 local tl = require "tlua"
 local nn, data, optim = tl.nn, tl.data, tl.optim
 local directory, device = arg[1], arg[2]
@@ -7,7 +7,8 @@ local directory, device = arg[1], arg[2]
 tl.manual_seed(1)
 local x = tl.randn(45, 6, { device = "cpu" })
 local y = (x:sum(2):gt(0)):to("int64")
-local model = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 2)):to(device)
+local model = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 2))
+model:to(device)
 local optimizer = optim.AdamW(model:parameters(), { lr = 0.01 })
 
 local trainer = tl.train.Trainer {

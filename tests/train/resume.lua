@@ -1,6 +1,6 @@
--- resume.lua: tlua resume.lua KILL_LIBRARY [KILLS [DEVICE [SEED]]]: program.lua is killed (SIGKILL) at random points, also
--- while it writes a checkpoint, and started again until it ends: its last checkpoint must be that of a run that nobody
--- killed, byte for byte.
+-- resume.lua: tlua resume.lua KILL_LIBRARY [KILLS [DEVICE [SEED]]]: program.lua is killed (SIGKILL) at random points,
+-- also while it writes a checkpoint, and started again until it ends: its last checkpoint must be that of a run that
+-- nobody killed, byte for byte.
 local system = require "tlua.system"
 local library, kills, device = arg[1], tonumber(arg[2] or 20), arg[3] or "cpu"
 local seed = tonumber(arg[4] or 1)
@@ -25,9 +25,9 @@ end
 
 -- Runs the program until its n-th call, or its end (0). Did it end?
 local function run(directory, n)
-  local command = ("LD_PRELOAD='%s' TLUA_TEST_KILL=%d TLUA_TEST_CALLS='%s/calls' OMP_NUM_THREADS=1 '%s' '%s' '%s' %s"):format(
-    library, n, folder, system.program(), program, directory, device)
-  local status = os.execute("exec env " .. command)
+  local command = "exec env LD_PRELOAD='%s' TLUA_TEST_KILL=%d TLUA_TEST_CALLS='%s/calls' OMP_NUM_THREADS=1 %s"
+  local words = ("'%s' '%s' '%s' %s"):format(system.program(), program, directory, device)
+  local status = os.execute(command:format(library, n, folder, words))
   if status ~= 0 and status ~= 9 and status ~= 137 * 256 then error("the program failed: status " .. status) end
   return status == 0
 end
@@ -89,6 +89,7 @@ while killed < kills do
   clear(directory)
 end
 assert(writing > 0, "no kill came while a checkpoint was being written")
-print(("killed %d times, %d of them while a checkpoint was being written, in %d runs: equal"):format(killed, writing, runs))
+local text = "killed %d times, %d of them while a checkpoint was being written, in %d runs: equal"
+print(text:format(killed, writing, runs))
 clear(folder .. "/whole")
 clear(folder)

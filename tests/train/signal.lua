@@ -1,5 +1,5 @@
--- signal.lua: signal.lua DIRECTORY WHERE SIGNAL [TWICE]: sends itself a signal in its 4th step ("step") or in its second
--- evaluation ("evaluation"); "none": none. It goes on from what it finds in the folder.
+-- signal.lua: signal.lua DIRECTORY WHERE SIGNAL [TWICE]: sends itself a signal in its third step ("step") or in its
+-- second evaluation ("evaluation"); "none": none. It goes on from what it finds in the folder.
 local tl = require "tlua"
 local process = require "tlua.sweep.process"
 local directory, where, signal, twice = arg[1], arg[2], tonumber(arg[3]), arg[4] ~= nil

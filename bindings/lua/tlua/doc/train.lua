@@ -2,7 +2,7 @@
 return {
   ["tl.train"] = [[
 Trainer, and the parts it is made of, each of which serves a loop of one's own: save_checkpoint, load_checkpoint,
-Checkpoints; EMA; the loggers Console, CSV, JSONL.]],
+Checkpoints; EMA; the loggers Console, CSV, JSONL, TensorBoard.]],
 
   ["tl.train.Trainer"] = [[
 Trainer{...}: the training loop with everything around it. trainer:fit() trains, trainer:evaluate(batches) gives means.
@@ -18,8 +18,8 @@ Trainer{...}: the training loop with everything around it. trainer:fit() trains,
   without a better one.
 - directory=: checkpoints; save_every=: steps (default: each epoch), keep_last=2, keep_best=1. resume=true goes on from the
   newest, bit for bit; without it a directory with checkpoints is an error. state={name=object}: more to keep.
-- log_every=50: steps; loggers={"csv", "jsonl", ...}: files in directory, or objects with log(step, values). console=true.
-  config=: a text for loggers that take one. seed=: of a run that begins.
+- log_every=50: steps; loggers={"csv", "jsonl", "tensorboard"}: files in directory, or objects with log(step, values). console=true.
+  config=: a text for loggers that take one. unit=: what is counted: "tokens", or "samples" without a count. seed=: of a run that begins.
 - on_step=function(trainer), on_evaluate=function(trainer, values).
 Ctrl-C and SIGTERM: the step is ended, a checkpoint written, the program left with 130 or 143; the second one kills. With
 ranks (tl.dist) the model is wrapped for them, rank 0 logs and saves, and all ranks stop together.]],
@@ -34,6 +34,10 @@ first row continues a file, without its rows after step (of the rows of step its
 replaced. csv:close().]],
   ["tl.train.JSONL"] = [[
 JSONL(path): as CSV, but each row is a line of JSON. nan and infinities are strings: "nan", "inf", "-inf".]],
+  ["tl.train.TensorBoard"] = [[
+TensorBoard(directory): event files there, for `tensorboard --logdir directory`: w:log(step, {name = number, ...}) (a/b is
+chart b of the group a), w:scalar(tag, number, step), w:text(tag, markdown, step=0), w:histogram(tag, tensor, step),
+w:rewind(step): what earlier files have of later steps is void, w:close(). What was written can be read at once.]],
   ["tl.train.Console"] = [[
 Console{file=io.stderr}: console:log(step, {name = number, ...}). On a terminal a progress bar with losses, learning rate
 and speed, and a line for each row with a value of validation; elsewhere a line for each row. console:start{done=0,

@@ -39,7 +39,7 @@ local function exchange(self)
   end
 end
 
---- ema:apply(f, ...): f(...) while the model has the averaged weights; its own come back afterwards, also after an error.
+--- ema:apply(f, ...): f(...) while the model has the averaged weights; its own come back afterwards, also after errors.
 function EMA:apply(f, ...)
   no_grad(exchange, self)
   local function restore(ok, ...)
@@ -71,8 +71,8 @@ function EMA:load_state_dict(state)
   self.updates = state.updates
 end
 
---- EMA(model, {decay=0.999, warmup=false}): begins as the weights of now. warmup: the first updates weigh more: the decay
---- of update t is at most (1 + t) / (10 + t).
+--- EMA(model, {decay=0.999, warmup=false}): begins as the weights of now. warmup: the first updates weigh more: the
+--- decay of update t is at most (1 + t) / (10 + t).
 local function new(model, options)
   if type(model) ~= "table" or not model.named_parameters then
     fail("EMA: argument 1 must be a module, got " .. base.kind(model))

@@ -56,8 +56,8 @@ local function run(t, batches)
   return sums and step.means(sums, t.ranks)
 end
 
---- { loss=, ... } over the batches (a DataLoader, or a function that gives an iterator); with an average of the weights,
---- its values as "ema/loss", ... Modes and random numbers are as before. nil: a signal came meanwhile.
+--- { loss=, ... } over the batches (a DataLoader, or a function that gives an iterator); with an average of the
+--- weights, its values as "ema/loss", ... Modes and random numbers are as before. nil: a signal came meanwhile.
 return function(t, batches)
   local means = run(t, batches)
   if not means or not t.ema then return means end

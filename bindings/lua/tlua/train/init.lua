@@ -6,6 +6,7 @@ local base = require "tlua.base"
 local home = {
   save_checkpoint = "checkpoint", load_checkpoint = "checkpoint", Checkpoints = "checkpoints", EMA = "ema",
   Trainer = "trainer", Console = "log.console", CSV = "log.csv", JSONL = "log.jsonl",
+  TensorBoard = "log.tensorboard",
 }
 
 return setmetatable({}, {

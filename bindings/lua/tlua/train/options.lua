@@ -12,7 +12,7 @@ local defaults = {
   accumulate = 1, epochs = optional, steps = optional, evaluate_every = optional, log_every = 50, save_every = optional,
   monitor = optional, mode = "min", early_stopping = optional, directory = optional, keep_last = 2, keep_best = 1,
   resume = false, seed = optional, loggers = optional, console = true, config = optional, state = optional,
-  on_step = optional, on_evaluate = optional,
+  on_step = optional, on_evaluate = optional, unit = optional,
 }
 
 -- ---- checks ----
@@ -48,7 +48,9 @@ end
 local function check(o)
   if not is_module(o.model) then fail("Trainer: model must be a module, got " .. base.kind(o.model)) end
   check_object(o, "optimizer", "step")
-  if not is_callable(o.loss) then fail("Trainer: loss must be a function(model, batch...), got " .. base.kind(o.loss)) end
+  if not is_callable(o.loss) then
+    fail("Trainer: loss must be a function(model, batch...), got " .. base.kind(o.loss))
+  end
   check_batches(o, "train")
   if o.validation ~= nil then check_batches(o, "validation") end
   if o.scheduler ~= nil then check_object(o, "scheduler", "get_last_lr") end
@@ -58,10 +60,12 @@ local function check(o)
   end
   if o.mode ~= "min" and o.mode ~= "max" then fail(('Trainer: mode is "min" or "max", got %q'):format(o.mode)) end
   if o.epochs == nil and o.steps == nil then fail("Trainer: epochs or steps must say when training ends") end
-  for name, least in pairs { accumulate = 1, epochs = 0, steps = 0, evaluate_every = 1, log_every = 1, save_every = 1 } do
-    check_count(o, name, least)
-  end
+  for _, name in ipairs { "epochs", "steps" } do check_count(o, name, 0) end
+  for _, name in ipairs { "accumulate", "evaluate_every", "log_every", "save_every" } do check_count(o, name, 1) end
   if o.clip ~= nil then base.check_number(o.clip, "Trainer", "clip") end
+  if o.unit ~= nil and type(o.unit) ~= "string" then
+    fail("Trainer: unit must be a string, got " .. base.kind(o.unit))
+  end
   for _, name in ipairs { "on_step", "on_evaluate" } do
     if o[name] ~= nil and not is_callable(o[name]) then
       fail(("Trainer: %s must be a function, got %s"):format(name, base.kind(o[name])))
@@ -175,7 +179,7 @@ function options.read(given)
     scheduler_every = o.scheduler_every, plateau = o.scheduler and o.scheduler.name == "ReduceLROnPlateau",
     accumulate = o.accumulate, clip = o.clip, epochs = o.epochs or math.huge, steps = o.steps or math.huge,
     evaluate_every = o.evaluate_every, log_every = o.log_every, save_every = o.save_every, resume = o.resume,
-    seed = o.seed, state = o.state or {}, on_step = o.on_step, on_evaluate = o.on_evaluate, unit = "samples",
+    seed = o.seed, state = o.state or {}, on_step = o.on_step, on_evaluate = o.on_evaluate, unit = o.unit,
   }
   parallel(t, o.model)
   t.parameters = t.module:parameters()

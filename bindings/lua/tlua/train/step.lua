@@ -32,7 +32,8 @@ end
 local function samples_of(batch)
   local first = batch[1]
   if base.is_tensor(first) and first:dim() > 0 then return #first end
-  fail("Trainer: how many samples a batch has cannot be seen: let the loss function return the sum of losses and their count")
+  fail("Trainer: how many samples a batch has cannot be seen: let the loss function return the sum of losses and their "
+    .. "count")
 end
 
 -- ---- losses ----
@@ -50,8 +51,8 @@ local function number_of(x, name)
   return x
 end
 
---- Calls the loss function. Returns { loss=, count=, summed=, more= }: summed: loss is a sum over count items, not their
---- mean.
+--- Calls the loss function. Returns { loss=, count=, summed=, more= }: summed: loss is a sum over count items, not
+--- their mean.
 function step.forward(t, batch)
   local loss, count, more
   if t.amp then loss, count, more = tl.amp.autocast(t.amp, t.loss, t.model, unpack(batch, 1, batch.n))
@@ -61,8 +62,9 @@ function step.forward(t, batch)
     fail("Trainer: the third result of the loss function is a table name -> sum, got " .. base.kind(more))
   end
   local summed = count ~= nil
-  if summed then t.unit = "tokens" end
-  return { loss = loss, count = summed and number_of(count, "the count") or samples_of(batch), summed = summed, more = more }
+  t.unit = t.unit or (summed and "tokens" or "samples")
+  count = summed and number_of(count, "the count") or samples_of(batch)
+  return { loss = loss, count = count, summed = summed, more = more }
 end
 
 -- ---- sums ----
@@ -96,7 +98,7 @@ function step.read(sums)
   return read
 end
 
---- The means by name, over all ranks (of no items: an empty table), and the number of items.
+--- The means by name, over all ranks; of no items: an empty table.
 function step.means(sums, ranks)
   sums = step.read(sums)
   local names = { "loss" }
@@ -109,9 +111,9 @@ function step.means(sums, ranks)
     values = ranks.all_reduce(t, "sum"):tolist()
   end
   local means = {}
-  if values[1] == 0 then return means, 0 end
+  if values[1] == 0 then return means end
   for i, name in ipairs(names) do means[name] = values[i + 1] / values[1] end
-  return means, values[1]
+  return means
 end
 
 -- ---- a step ----
@@ -188,6 +190,7 @@ function step.run(t, next_batch, is_last)
     total = micro == 1 and first_total
       or t.ranks.all_reduce(tl.tensor({ total }, { dtype = "float64", device = "cpu" }), "sum"):item()
   end
+  t.counted = t.counted + total
   correct(t, total > 0 and guess * size / total or 1)
   update(t)
   return true

@@ -1,8 +1,8 @@
--- trainer.lua: Trainer: the training loop with everything around it. It is made of parts that serve any loop: step.lua
--- (one step), evaluate.lua, Checkpoints, EMA, the loggers.
+-- trainer.lua: Trainer: the training loop with everything around it: one step is step.lua's, the rest of the parts
+-- (Checkpoints, EMA, the loggers) serve any loop.
 --
--- What happens after a step, in this order: the schedule, on_step, evaluation, log, early stopping, checkpoint. A signal
--- is looked at before evaluation: what is due then is kept as `pending` in the checkpoint and done by the run that goes on.
+-- What happens after a step, in this order: schedule, on_step, evaluation, log, early stopping, checkpoint. A signal is
+-- looked at before evaluation: what is due then is kept as `pending` in the checkpoint, for the run that goes on.
 local base = require "tlua.base"
 local system = require "tlua.system"
 local step = require "tlua.train.step"
@@ -59,8 +59,8 @@ end
 local function resume(t)
   local newest = t.checkpoints and t.checkpoints:newest()
   if newest and not t.resume then
-    fail(("Trainer: %s has checkpoints already: resume=true goes on from the newest, or choose another directory"):format(
-      t.checkpoints.directory))
+    local text = "Trainer: %s has checkpoints already: resume=true goes on from the newest, or choose another directory"
+    fail(text:format(t.checkpoints.directory))
   end
   if newest then
     t.checkpoints:load(objects_of(t))
@@ -75,22 +75,24 @@ end
 
 -- ---- logging ----
 
-local function rates(t, values, count)
+-- Of what this process has counted since the last row.
+local function add_rate(t, values)
   local now = system.now()
-  if count > 0 and now > t.since then values["train/" .. t.unit .. "_per_second"] = count / (now - t.since) end
-  t.since = now
+  if t.counted > 0 and now > t.since then
+    values["train/" .. t.unit .. "_per_second"] = t.counted / (now - t.since)
+  end
+  t.counted, t.since = 0, now
 end
 
 -- A row for the loggers: what was summed since the last one, and `more`. Returns it.
 local function log(t, more)
   local values = { epoch = t.epoch }
-  local means, count = step.means(t.sums, t.ranks)
-  for name, value in pairs(means) do values["train/" .. name] = value end
+  for name, value in pairs(step.means(t.sums, t.ranks)) do values["train/" .. name] = value end
   t.sums = step.no_sums()
   for i, group in ipairs(t.optimizer.param_groups) do values[i == 1 and "lr" or "lr/" .. i] = group.lr end
   if t.scaler then values.loss_scale = t.scaler:get_scale() end
   if t.grad_norm then values.grad_norm = base.is_tensor(t.grad_norm) and t.grad_norm:item() or t.grad_norm end
-  rates(t, values, count)
+  add_rate(t, values)
   for name, value in pairs(more or {}) do values[name] = value end
   for _, logger in ipairs(t.loggers) do logger:log(t.step, values) end
   t.rows, t.saved = t.rows + 1, false
@@ -172,7 +174,7 @@ end
 
 -- next_batch() and is_last() of the epoch, or of what is left of it.
 local function batches_of(t)
-  local train, iterator, state, control = t.train, nil, nil, nil
+  local train, iterator, state, control = t.train
   if type(train) == "function" then
     iterator, state, control = train(t.epoch, t.batch)
   else
@@ -247,7 +249,7 @@ end
 function Trainer:fit()
   local native = require "tlua.native"
   resume(self)
-  self.since = system.now()
+  self.counted, self.since = 0, system.now()
   if self.console then self.console:start { done = self.step, total = self.total_steps() } end
   local armed = native.defer()
   self.poll_signal = armed and native.signalled or function() end

@@ -1,5 +1,5 @@
--- console.lua: metrics for people: on a terminal a progress bar, and a line for each evaluation above it; elsewhere a line
--- for each row.
+-- console.lua: metrics for people: on a terminal a progress bar, and a line for each evaluation above it; elsewhere a
+-- line for each row.
 local base = require "tlua.base"
 local progress = require "tlua.progress"
 local system = require "tlua.system"
@@ -12,7 +12,9 @@ local function clock(seconds)
   return ("%d:%02d:%02d"):format(math.floor(seconds / 3600), math.floor(seconds / 60) % 60, seconds % 60)
 end
 
-local function short(x) return x == math.floor(x) and math.abs(x) < 1e15 and ("%.0f"):format(x) or ("%.5g"):format(x) end
+local function short(x)
+  return (x == math.floor(x) and math.abs(x) < 1e15 and "%.0f" or "%.5g"):format(x)
+end
 
 -- The names in the order of reading: the epoch, losses, the rest.
 local function sorted_names(values)

@@ -1,7 +1,7 @@
 -- csv.lua: metrics as a table of comma-separated values: the column "step", then one for each name (RFC 4180).
 --
--- The columns are those of the first row. A name that appears later gets a column at the right, empty in the rows before;
--- the file is written anew for it. What a row does not have is empty.
+-- The columns are those of the first row. A name that appears later gets a column at the right, empty in the rows
+-- before; the file is written anew for it. What a row does not have is empty.
 local base = require "tlua.base"
 local rows = require "tlua.train.log.rows"
 
