@@ -86,6 +86,14 @@ describe("a loader's position", function()
       return data.DataLoader(data.Subset(rows(20), { 3, 1, 4, 11, 5, 9, 2, 6 }), { batch_size = 3, shuffle = true })
     end,
   }
+  local corpus = os.tmpname()
+  local file = assert(io.open(corpus, "wb"))
+  for i = 1, 45 do file:write(string.char(i, 0)) end
+  file:close()
+  local tokens = data.TokenDataset(corpus, { context = 4, dtype = "uint16" }) -- 11 windows
+  os.remove(corpus)
+  function makers.of_tokens() return data.DataLoader(tokens, { batch_size = 3, shuffle = true, num_workers = 2 }) end
+
   for name, make in pairs(makers) do
     it("continues the epoch after any batch: " .. name, function()
       local whole = walk(make, 3)

@@ -217,6 +217,16 @@ describe("Trainer", function()
     assert.same({ 5, 7 }, steps { epochs = 3, steps = 7 })
   end)
 
+  it("keeps what the last evaluation found", function()
+    local validation = data.DataLoader(samples(6), { batch_size = 6 })
+    local t, o = trainer { steps = 7, epochs = 2, directory = folder, validation = validation }
+    o.model:eval()
+    local result = t:fit()
+    assert.is_true(o.model.training)
+    local saved = tl.load(t.checkpoints:newest())
+    assert.same({ 7, 7, result.best }, { saved.trainer.step, saved.trainer.evaluated, saved.trainer.best })
+  end)
+
   it("leaves out the samples that a DistributedSampler repeats", function()
     local ds = samples(7)
     local sampler = data.DistributedSampler(ds, { num_replicas = 4, rank = 3, shuffle = false }) -- 3 and a repeat
@@ -519,5 +529,32 @@ describe("a signal #once", function()
     assert.equal(143, code)
     assert.is_nil(text:find("after step", 1, true))
     assert.is_nil(io.open(folder .. "/step-00000003.safetensors"))
+  end)
+end)
+
+describe("docs/training.md #once", function()
+  it("shows code that works", function()
+    local blocks = {}
+    for block in read("docs/training.md"):gmatch("\n```lua\n(.-)\n```") do blocks[#blocks + 1] = block end
+    assert.equal(2, #blocks)
+    for _ = 1, 2 do -- the second time from the checkpoints
+      for i, block in ipairs(blocks) do
+        local model = net()
+        local optimizer = optim.SGD(model:parameters(), { lr = 0.1 })
+        local set = data.TensorDataset(tl.randn(1300, 3, { device = "cpu" }), tl.zeros(1300, 1, { device = "cpu" }))
+        local environment = {
+          F = { cross_entropy = F.mse_loss }, model = model, optimizer = optimizer, data = data, train_set = set,
+          test_set = set, scheduler = optim.lr_scheduler.StepLR(optimizer, 100), print = function() end,
+          loader = data.DataLoader(set, { batch_size = 20 }), tl = tl,
+        }
+        local code = block:gsub('"runs/%a+', '"' .. folder .. i):gsub('resume = true', "%0, console = false")
+        setfenv(assert(loadstring(code)), setmetatable(environment, { __index = _G }))()
+      end
+    end
+    assert.equal("step,loss", read(folder .. "2/metrics.csv"):match("^[^\n]*"))
+    for i = 1, 2 do
+      for name in pairs(system.entries(folder .. i)) do os.remove(folder .. i .. "/" .. name) end
+      os.remove(folder .. i)
+    end
   end)
 end)

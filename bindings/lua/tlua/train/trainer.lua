@@ -131,7 +131,7 @@ local function due(t, moment)
   elseif moment == "epoch" then
     return t.evaluate_every == nil, false, t.save_every == nil
   end
-  return true, t.sums.count > 0, not t.saved
+  return true, t.sums.count > 0, false
 end
 
 -- Stops here; the run that goes on does what is due.
@@ -162,6 +162,7 @@ local function finish(t, moment)
     if values and t.monitor then values.metric = judge(t, row) end
   end
   local metric = values and values.metric
+  if moment == "end" then saving = not t.saved end
   if saving or (t.checkpoints and t.checkpoints:wants(metric)) then save(t, metric) end
 end
 
@@ -224,6 +225,7 @@ end
 local function run(t)
   local pending = t.pending
   t.pending = nil
+  if not t.module.training then t.module:train() end
   if pending == "step" or pending == "epoch" then finish(t, pending) end
   while not has_ended(t) do run_epoch(t) end
   if t.epoch > t.epochs then t.epoch, t.ended = t.epochs, true end

@@ -13,7 +13,8 @@ local function clock(seconds)
 end
 
 local function short(x)
-  return (x == math.floor(x) and math.abs(x) < 1e15 and "%.0f" or "%.5g"):format(x)
+  local whole = x == math.floor(x) or math.abs(x) >= 10000
+  return (whole and math.abs(x) < 1e15 and "%.0f" or "%.5g"):format(x)
 end
 
 -- The names in the order of reading: the epoch, losses, the rest.
