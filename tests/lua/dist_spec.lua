@@ -205,6 +205,14 @@ describe("ranks #once", function()
     end)
   end
 
+  it("exchange more than one count of MPI holds", function()
+    local function parts(most, file)
+      return shell(("TLUA_MPI_MOST=%d timeout 120 '%s' --ranks 3 %s%s"):format(most, program, folder, file))
+    end
+    for _, most in ipairs { 2, 5 } do has(parts(most, "collectives.lua"), "ok collectives on 3") end
+    has(parts(1000003, "large.lua"), "ok large on 3")
+  end)
+
   it("leave no process behind", function()
     ranks(2, "faults.lua kill")
     local text = shell("pgrep -f 'dist/faults[.]lua'")

@@ -67,6 +67,10 @@ describe("ranks over TCP #once", function()
     end)
   end
 
+  it("exchange more than a connection takes at once", function()
+    for n = 2, 3 do has(ranks(n, "large.lua"), "ok large on " .. n) end
+  end)
+
   it("end by Ctrl-C", function()
     for _, how in ipairs { "collective", "meeting", "alone" } do
       local text = shell(("timeout 60 '%sinterrupt.sh' %s '%sstarted.sh' 3 '%s'"):format(folder, how, folder, program))

@@ -16,6 +16,8 @@ static MPI_Comm data_comm = MPI_COMM_NULL, control_comm = MPI_COMM_NULL;
 static MPI_Op half_ops[4], bf16_ops[4]; /* by tl_reduce_op */
 static int ranks, own_rank;
 static bool opened_here, left_well;
+/* Elements that one call of MPI, whose counts are int, takes: no product with a size or a number of ranks overflows. */
+static int most = 1 << 27;
 
 tl_status tl_fail(int code, const char *op, const char *file, int line, const char *format, ...) {
   va_list args;
@@ -110,6 +112,8 @@ static tl_status open_mpi(int *rank, int *size) {
       return TL_FAIL(TL_ERR_STATE, "dist.init",
                      "the program began MPI without MPI_THREAD_MULTIPLE: collectives run on a thread of their own");
   }
+  const char *lower = getenv("TLUA_MPI_MOST"); /* a test's: parts without gigabytes */
+  if (lower != NULL && atoi(lower) > 0) most = atoi(lower);
   opened_here = opened_here || !there;
   left_well = false;
   MPI_TRY("dist.init", MPI_Comm_dup(MPI_COMM_WORLD, &data_comm));
@@ -139,17 +143,24 @@ static void abort_mpi(int code) { MPI_Abort(MPI_COMM_WORLD, code); }
 /* ---- requests ---- */
 
 typedef struct request {
-  int n;
-  const void *mine;
-  MPI_Request list[]; /* exchange: receives by rank (own: null), then sends */
+  int64_t n;
+  MPI_Datatype blocks[2]; /* of a gather in parts: see blocks_of() */
+  MPI_Request list[];     /* exchange: receives by rank (own: null), then sends */
 } request;
 
-static request *new_request(int n) {
+static request *new_request(int64_t n) {
   request *r = host->allocation_fails() ? NULL : malloc(sizeof *r + (size_t)n * sizeof r->list[0]);
   if (r == NULL) return NULL;
   r->n = n;
-  for (int i = 0; i < n; i++) r->list[i] = MPI_REQUEST_NULL;
+  r->blocks[0] = r->blocks[1] = MPI_DATATYPE_NULL;
+  for (int64_t i = 0; i < n; i++) r->list[i] = MPI_REQUEST_NULL;
   return r;
+}
+
+static void free_request(request *r) {
+  for (int i = 0; i < 2; i++)
+    if (r->blocks[i] != MPI_DATATYPE_NULL) MPI_Type_free(&r->blocks[i]);
+  free(r);
 }
 
 static tl_status no_memory(const char *op) { return TL_FAIL(TL_ERR_MEMORY, op, "no memory for a request"); }
@@ -178,35 +189,81 @@ static int missing(void *req, bool *missing_ranks) {
   return count;
 }
 
-/* MPI counts are int: longer ones go as blocks of elements, all of one request. */
-#define MOST INT_MAX
+/* ---- collectives; long ones in parts, all of one request ---- */
+
+/* n elements, of which one rank's begin `stride` elements after the rank's before. */
+static tl_status blocks_of(MPI_Datatype type, int n, int64_t stride, size_t size, MPI_Datatype *out) {
+  MPI_Datatype one = MPI_DATATYPE_NULL;
+  MPI_TRY("all_gather", MPI_Type_contiguous(n, type, &one));
+  int error = MPI_Type_create_resized(one, 0, (MPI_Aint)stride * (MPI_Aint)size, out);
+  MPI_Type_free(&one);
+  if (error == MPI_SUCCESS) error = MPI_Type_commit(out);
+  return error == MPI_SUCCESS ? TL_OK : failed(error, "all_gather", __LINE__);
+}
+
+/* n elements of everybody's part, from `at` on. */
+static tl_status gather_part(const tl_collective *c, request *r, MPI_Datatype type, size_t size, int64_t at, int n,
+                             MPI_Request *out) {
+  const char *send = (const char *)c->send + (size_t)at * size;
+  char *recv = (char *)c->recv + (size_t)at * size;
+  MPI_Datatype *block = &r->blocks[at + n == c->count];
+  if (*block == MPI_DATATYPE_NULL) TL_TRY(blocks_of(type, n, c->count, size, block));
+  MPI_TRY("all_gather", MPI_Iallgather(send, n, type, recv, 1, *block, data_comm, out));
+  return TL_OK;
+}
+
+/* Blocks of a reduction cannot be spread in memory: one reduction for each rank that keeps one. */
+static tl_status scatter_part(const tl_collective *c, MPI_Datatype type, size_t size, int64_t at, int n,
+                              MPI_Request *out) {
+  for (int root = 0; root < ranks; root++) {
+    const char *send = (const char *)c->send + (size_t)(root * c->count + at) * size;
+    char *recv = (char *)c->recv + (size_t)at * size;
+    MPI_TRY("reduce_scatter", MPI_Ireduce(send, recv, n, type, op_of(c->dtype, c->op), root, data_comm, &out[root]));
+  }
+  return TL_OK;
+}
+
+static tl_status start_whole(const tl_collective *c, MPI_Datatype type, MPI_Request *out) {
+  MPI_Op op = op_of(c->dtype, c->op);
+  int n = (int)c->count;
+  switch (c->kind) {
+    case TL_COLLECTIVE_ALL_GATHER:
+      MPI_TRY("all_gather", MPI_Iallgather(c->send, n, type, c->recv, n, type, data_comm, out));
+      return TL_OK;
+    case TL_COLLECTIVE_REDUCE_SCATTER:
+      MPI_TRY("reduce_scatter", MPI_Ireduce_scatter_block(c->send, c->recv, n, type, op, data_comm, out));
+      return TL_OK;
+    case TL_COLLECTIVE_ALL_REDUCE:
+      MPI_TRY("all_reduce", MPI_Iallreduce(MPI_IN_PLACE, c->recv, n, type, op, data_comm, out));
+      return TL_OK;
+    case TL_COLLECTIVE_BROADCAST:
+      MPI_TRY("broadcast", MPI_Ibcast(c->recv, n, type, c->root, data_comm, out));
+      return TL_OK;
+    default: MPI_TRY("barrier", MPI_Ibarrier(data_comm, out)); return TL_OK;
+  }
+}
 
 static tl_status start(const tl_collective *c, void **out) {
   size_t size = (size_t)1 << ((0x00233112u >> (4 * c->dtype)) & 15); /* tl_dtype_size */
   MPI_Datatype type = type_of(c->dtype);
-  MPI_Op op = op_of(c->dtype, c->op);
-  bool whole = c->kind == TL_COLLECTIVE_ALL_GATHER || c->kind == TL_COLLECTIVE_REDUCE_SCATTER;
-  if (whole && c->count > MOST)
-    return TL_FAIL(TL_ERR_UNSUPPORTED, "collective", "%lld elements a rank, MPI carries at most %d at once",
-                   (long long)c->count, MOST);
-  int64_t parts = c->count == 0 ? 1 : (c->count + MOST - 1) / MOST;
-  request *r = new_request((int)parts);
+  bool gather = c->kind == TL_COLLECTIVE_ALL_GATHER, scatter = c->kind == TL_COLLECTIVE_REDUCE_SCATTER;
+  int64_t limit = gather || scatter ? most / ranks : most; /* those move it for every rank */
+  if (limit < 1) limit = 1;
+  int64_t parts = c->count <= limit ? 1 : (c->count + limit - 1) / limit;
+  int64_t each = parts > 1 && scatter ? ranks : 1; /* requests of a part */
+  request *r = new_request(parts * each);
   if (r == NULL) return no_memory("collective");
   *out = r;
+  if (parts == 1) return start_whole(c, type, r->list);
   for (int64_t p = 0; p < parts; p++) {
-    int n = (int)(c->count - p * MOST < MOST ? c->count - p * MOST : MOST);
-    char *recv = (char *)c->recv + (size_t)(p * MOST) * size;
-    int e;
-    switch (c->kind) {
-      case TL_COLLECTIVE_ALL_REDUCE: e = MPI_Iallreduce(MPI_IN_PLACE, recv, n, type, op, data_comm, &r->list[p]); break;
-      case TL_COLLECTIVE_BROADCAST: e = MPI_Ibcast(recv, n, type, c->root, data_comm, &r->list[p]); break;
-      case TL_COLLECTIVE_ALL_GATHER: e = MPI_Iallgather(c->send, n, type, recv, n, type, data_comm, &r->list[p]); break;
-      case TL_COLLECTIVE_REDUCE_SCATTER:
-        e = MPI_Ireduce_scatter_block(c->send, recv, n, type, op, data_comm, &r->list[p]);
-        break;
-      default: e = MPI_Ibarrier(data_comm, &r->list[p]);
-    }
-    MPI_TRY("collective", e);
+    int64_t at = p * limit;
+    int n = (int)(c->count - at < limit ? c->count - at : limit);
+    tl_collective part = *c;
+    part.count = n;
+    part.recv = (char *)c->recv + (size_t)at * size;
+    if (gather) TL_TRY(gather_part(c, r, type, size, at, n, &r->list[p]));
+    else if (scatter) TL_TRY(scatter_part(c, type, size, at, n, &r->list[p * each]));
+    else TL_TRY(start_whole(&part, type, &r->list[p]));
   }
   return TL_OK;
 }
@@ -214,19 +271,19 @@ static tl_status start(const tl_collective *c, void **out) {
 static tl_status test(void *req, bool *done) {
   request *r = req;
   int all = 1;
-  for (int i = 0; i < r->n; i++) {
+  for (int64_t i = 0; i < r->n; i++) {
     int one = 1;
     if (r->list[i] == MPI_REQUEST_NULL) continue;
     MPI_TRY("collective", MPI_Test(&r->list[i], &one, MPI_STATUS_IGNORE));
     all = all && one;
   }
   *done = all != 0;
-  if (all) free(r);
+  if (all) free_request(r);
   return TL_OK;
 }
 
 /* Collectives cannot be cancelled: the request is left to MPI, which ends with the process. */
-static void cancel(void *req) { free(req); }
+static void cancel(void *req) { free_request(req); }
 
 static const tl_transport transport = {"mpi", open_mpi, close_mpi, abort_mpi, exchange, missing, start, test, cancel};
 
