@@ -69,12 +69,15 @@ end
 
 -- ---- sums ----
 
---- Sums of losses: { loss=, count=, name = ... }; tensors stay where they are until they are read.
+--- Sums of losses: { loss=, count=, name = ... }; on a GPU they stay there until they are read.
 function step.no_sums() return { count = 0, more = {} } end
 
+local function is_on_cpu(t) return base.ffi.C.tl_device_of(t) == 0 end
+
 local function as_sum(value, weight)
-  if base.is_tensor(value) then return value:detach():double():reshape({}):mul(weight) end
-  return value * weight
+  if not base.is_tensor(value) then return value * weight end
+  if is_on_cpu(value) then return value:item() * weight end
+  return value:detach():double():reshape({}):mul(weight)
 end
 
 function step.add(sums, result)
