@@ -17,13 +17,14 @@ Trainer.__index = Trainer
 
 -- What a checkpoint holds besides the objects. name -> the value of a run that begins.
 local counters = { step = 0, epoch = 1, batch = 0, ended = false, evaluated = 0, bad = 0, rows = 0 }
-local optional_counters = { "best", "best_step", "pending" }
+local optional_counters = { "best", "best_step", "pending", "grad_norm" }
 
 -- A part of the trainer as an object with a state of its own.
 local function progress_of(t)
   return {
     state_dict = function()
       local state = { sums = step.read(t.sums) }
+      if base.is_tensor(t.grad_norm) then t.grad_norm = t.grad_norm:item() end
       for name in pairs(counters) do state[name] = t[name] end
       for _, name in ipairs(optional_counters) do state[name] = t[name] end
       return state
@@ -92,6 +93,7 @@ local function log(t, more)
   for i, group in ipairs(t.optimizer.param_groups) do values[i == 1 and "lr" or "lr/" .. i] = group.lr end
   if t.scaler then values.loss_scale = t.scaler:get_scale() end
   if t.grad_norm then values.grad_norm = base.is_tensor(t.grad_norm) and t.grad_norm:item() or t.grad_norm end
+  t.grad_norm = nil -- a row tells of the steps since the last one
   add_rate(t, values)
   for name, value in pairs(more or {}) do values[name] = value end
   for _, logger in ipairs(t.loggers) do logger:log(t.step, values) end
