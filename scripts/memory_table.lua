@@ -2,6 +2,7 @@
 --
 --   tlua scripts/memory_table.lua [--budget GB]     which batch of 1024 tokens fits, by size of GPT-2 and options
 --   tlua scripts/memory_table.lua --check           GPT-2 124M, 1 x 256 tokens: planned bytes beside a real step's
+--   tlua scripts/memory_table.lua --checkpoint      12 layers of width 128, 4 x 256 tokens: bytes and time
 local tl = require "tlua"
 local optim = tl.optim
 
@@ -70,8 +71,9 @@ local function tables(budget)
   for _, size in ipairs(sizes) do
     for _, choice in ipairs(choices) do
       local batch, p = largest(size, choice, budget)
-      print(("| %s | %s | %s | %s | %s | %s | %s | %s |"):format(size[1], choice.name, gb(p.parameters), gb(p.gradients),
-        gb(p.optimizer), batch == 0 and "-" or batch, gb(p.activations), gb(p.peak)))
+      local row = { size[1], choice.name, gb(p.parameters), gb(p.gradients), gb(p.optimizer),
+        batch == 0 and "-" or batch, gb(p.activations), gb(p.peak) }
+      print("| " .. table.concat(row, " | ") .. " |")
       io.stdout:flush()
     end
   end
@@ -88,14 +90,45 @@ local function check()
   print("| 124M, 1 x 256, float32 | planned on meta | measured on the CPU |")
   print("|---|---:|---:|")
   local planned, real = plan(sizes[1], choices[1], 1, 256, "meta"), plan(sizes[1], choices[1], 1, 256, "cpu")
-  for _, name in ipairs { "parameters", "gradients", "optimizer", "activations", "forward", "backward", "step", "peak" } do
+  local names = { "parameters", "gradients", "optimizer", "activations", "forward", "backward", "step", "peak" }
+  for _, name in ipairs(names) do
     print(("| %s | %.0f | %.0f |"):format(name, planned[name], real[name]))
   end
 end
 
+-- Seconds of one forward and backward: the best of some, with and without checkpoints in turn.
+local function times(model, ids, rounds)
+  local best = { [false] = math.huge, [true] = math.huge }
+  for _ = 1, rounds do
+    for _, on in ipairs { false, true } do
+      model:gradient_checkpointing(on):zero_grad()
+      local from = os.clock() -- of the processor: on one thread
+      model:loss(ids, ids):backward()
+      best[on] = math.min(best[on], os.clock() - from)
+    end
+  end
+  return best
+end
+
+local function checkpointing()
+  local size = { "", { n_layer = 12, n_head = 4, n_embd = 128, vocab_size = 512, n_positions = 256 } }
+  local config = { resid_pdrop = 0, embd_pdrop = 0, attn_pdrop = 0 }
+  for k, v in pairs(size[2]) do config[k] = v end
+  tl.set_num_threads(1)
+  local best = times(tl.models.gpt2(config), tl.randint(0, 512, { 4, 256 }, { dtype = "int64" }), 4)
+  print("| 12 layers of width 128, 4 x 256 tokens | kept for backward, MB | peak, MB | forward and backward, ms |")
+  print("|---|---:|---:|---:|")
+  for _, on in ipairs { false, true } do
+    local p = plan(size, { checkpoint = on }, 4, 256, "meta")
+    local name = on and "checkpoint around each layer" or "plain"
+    print(("| %s | %.1f | %.1f | %.0f |"):format(name, p.activations / 2 ^ 20, p.peak / 2 ^ 20, best[on] * 1e3))
+  end
+end
+
 if arg[1] == "--check" then check()
+elseif arg[1] == "--checkpoint" then checkpointing()
 elseif arg[1] == nil or (arg[1] == "--budget" and tonumber(arg[2])) then tables((tonumber(arg[2]) or 22.5) * GB)
 else
-  io.stderr:write("usage: tlua scripts/memory_table.lua [--budget GB | --check]\n")
+  io.stderr:write("usage: tlua scripts/memory_table.lua [--budget GB | --check | --checkpoint]\n")
   os.exit(2)
 end

@@ -1,5 +1,5 @@
--- checkpoint.lua: DistributedDataParallel over a model whose layers are computed anew in backward, the last one too: the
--- gradients of the plain model, averaged once.
+-- checkpoint.lua: DistributedDataParallel over a model whose layers are computed anew in backward, the last one too:
+-- the gradients of the plain model, averaged once.
 local tl = require "tlua"
 local nn, dist = tl.nn, tl.dist
 

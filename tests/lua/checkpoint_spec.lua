@@ -1,5 +1,5 @@
--- tl.utils.checkpoint: gradients as without it: nested, with dropout, autocast, several results, plain arguments, modules;
--- errors inside; recorded steps; how much memory it saves.
+-- tl.utils.checkpoint: gradients as without it: nested, with dropout, autocast, several results, plain arguments,
+-- modules; errors inside; recorded steps. memory_plan_spec.lua has how much memory it saves.
 local tl = require "tlua"
 local nn, F, checkpoint = tl.nn, tl.F, tl.utils.checkpoint
 

