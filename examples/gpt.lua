@@ -118,12 +118,7 @@ end
 
 local autocast = { device = o.device, dtype = o.dtype ~= "float32" and o.dtype or nil, enabled = o.dtype ~= "float32" }
 local scaler = amp.GradScaler { enabled = o.dtype == "float16" }
--- DistributedDataParallel calls a module's forward: this one's is the loss.
-local Loss = nn.Module:extend("Loss")
-function Loss:init(m) self.model = m end
-function Loss:forward(x, y) return self.model:loss(x, y) end
-local loss_of = Loss(model)
-if ranks > 1 then loss_of = nn.parallel.DistributedDataParallel(loss_of) end
+local trained = ranks > 1 and nn.parallel.DistributedDataParallel(model) or model
 
 -- ---- evaluation, samples, checkpoints ----
 
@@ -177,7 +172,7 @@ local function step(n)
   set_rate(n - 1)
   optimizer:zero_grad()
   local x, y = batch()
-  local loss = amp.autocast(autocast, loss_of, x, y)
+  local loss = amp.autocast(autocast, trained.loss, trained, x, y)
   scaler:scale(loss):backward()
   scaler:unscale_(optimizer)
   nn.utils.clip_grad_norm_(model:parameters(), 1)

@@ -27,6 +27,7 @@ reduce_scatter(t, "sum" | ..., {async=false}): this rank's part, along dim 1, of
 DistributedDataParallel(model, {bucket_cap_mb=25, find_unused_parameters=false, broadcast_buffers=true}): a model whose
 backward leaves the mean of all ranks' gradients in every parameter. Gradients are exchanged in buckets while backward
 still computes (Li et al., VLDB 2020). Parameters and buffers begin as rank 0's; models that differ are an error.
+ddp(...) calls the model, ddp:loss(...) its loss method if it has one (language models do).
 ddp:no_sync(f, ...): backward in f adds up locally. find_unused_parameters: grad of what no rank uses stays nil.]],
   ["tl.optim.ZeroRedundancy"] = [[
 ZeroRedundancy(optim.AdamW, params, options): that optimizer with its state divided among the ranks (ZeRO stage 1,

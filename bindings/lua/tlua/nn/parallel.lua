@@ -80,9 +80,19 @@ function DDP:init(model, options)
   self._synchronises = true
 end
 
-function DDP:forward(...)
+local function begin(self)
   if self._broadcast_buffers and self._synchronises and self.training then broadcast_all(self.module:buffers()) end
+end
+
+function DDP:forward(...)
+  begin(self)
   return self.module(...)
+end
+
+--- ddp:loss(...) is module:loss(...), of models that have a loss of their own.
+function DDP:loss(...)
+  begin(self)
+  return self.module:loss(...)
 end
 
 --- no_sync(f, ...): inside, backward adds local gradients only; the next backward outside averages their sum.
