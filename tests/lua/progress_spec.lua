@@ -54,6 +54,35 @@ describe("tl.progress", function()
     assert.matches("^2/2 steps, 00:00, [%d%.]+ img/s, epoch=3, loss=0.5, acc=91 %%\n$", out.text)
   end)
 
+  it("can be led by hand", function()
+    local out = sink()
+    local bar = tl.progress(10, { file = out })
+    bar:start(4)
+    bar:update(2)
+    bar:update()
+    bar:write "note"
+    bar:close()
+    assert.matches("^note\n7/10 it, 00:00, [%d%.]+ it/s\n$", out.text)
+    assert.matches("the number of steps done", select(2, pcall(bar.start, bar, 0.5)))
+  end)
+
+  it("counts from where a loader goes on", function()
+    local function make()
+      return tl.data.DataLoader(tl.data.TensorDataset(tl.arange(5, { device = "cpu" })), { batch_size = 1 })
+    end
+    local loader, other, out = make(), make(), sink()
+    loader()
+    other:load_state_dict(loader:state_dict())
+    loader:close()
+    for _ in tl.progress(other, { file = out }) do end -- luacheck: ignore
+    assert.matches("^5/5 it", out.text)
+  end)
+
+  it("writes a line above the bar of a terminal", function()
+    local text = on_terminal "local bar = tl.progress(3) bar:start() bar:update(1) bar:write('note') bar:close()"
+    assert.matches("\\r +\\rnote\\r?\\n\\r", text)
+  end)
+
   it("writes a line now and then", function()
     local out = sink()
     for _ in tl.progress(4, { file = out, line_interval = 0 }) do end
