@@ -80,7 +80,7 @@ describe("tl.progress", function()
 
   it("writes a line above the bar of a terminal", function()
     local text = on_terminal "local bar = tl.progress(3) bar:start() bar:update(1) bar:write('note') bar:close()"
-    assert.matches("\\r +\\rnote\\r?\\n\\r", text)
+    assert.matches("\r +\rnote\r?\n\r", text)
   end)
 
   it("writes a line now and then", function()
