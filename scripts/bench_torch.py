@@ -353,9 +353,49 @@ def memory(o):
     return {"seconds": seconds / 10000, "bytes": held}
 
 
+def causal_attention(o, batch, heads, length, width):
+    import torch
+    from torch.nn.functional import scaled_dot_product_attention
+
+    q, k, v, g = (torch.randn(batch, length, heads, width) for _ in range(4))
+    for x in (q, k, v):
+        x.requires_grad_()
+
+    def run(n):
+        for _ in range(n):
+            q.grad = k.grad = v.grad = None
+            heads_first = (x.transpose(1, 2) for x in (q, k, v))
+            scaled_dot_product_attention(*heads_first, is_causal=True).backward(g.transpose(1, 2))
+
+    return {"seconds": measure(run, o.seconds)}
+
+
+def attention(o):
+    return causal_attention(o, 12, 4, 64, 32)
+
+
+def attention_long(o):
+    return causal_attention(o, 1, 12, 1024, 64)
+
+
+def attention_one(o):
+    import torch
+    from torch.nn.functional import scaled_dot_product_attention
+
+    q, k, v = torch.randn(1, 12, 1, 64), torch.randn(1, 12, 4096, 64), torch.randn(1, 12, 4096, 64)
+
+    def run(n):
+        for _ in range(n):
+            scaled_dot_product_attention(q, k, v)
+
+    with torch.no_grad():
+        return {"seconds": measure(run, o.seconds)}
+
+
 CPU_ONLY = (start, mlp_big)
 CUDA_ONLY = (mlp_float32, mlp_tf32, mlp_float16, cnn_graph, gpt2_bfloat16)
-ALWAYS = (add4, linear_step, mlp_small, cnn, layers, vocabulary, scaler, memory, gpt, gpt2)
+ATTENTION = (attention, attention_long, attention_one)
+ALWAYS = (add4, linear_step, mlp_small, cnn, layers, vocabulary, scaler, *ATTENTION, memory, gpt, gpt2)
 CASES = {f.__name__: f for f in (*ALWAYS, *CPU_ONLY, *CUDA_ONLY)}
 
 

@@ -26,12 +26,38 @@
 
 #define KEYS 64                          /* keys of a block */
 #define PANELS 4                         /* panels of queries that share a block's packing, in forward */
+#define FEW 4                            /* queries that are not worth a panel */
 #define TASKS 8                          /* backward cuts the keys of fewer heads, until there are so many tasks */
 #define EVERYTHING (INT64_MAX / 4)       /* beyond every matrix */
 #define PARALLEL_MIN ((double)(1 << 20)) /* multiplications that are worth a second thread */
 
-typedef int32_t index_f32 __attribute__((vector_size(VECTOR_BYTES)));
-typedef int64_t index_f64 __attribute__((vector_size(VECTOR_BYTES)));
+typedef int32_t int_f32, index_f32 __attribute__((vector_size(VECTOR_BYTES)));
+typedef int64_t int_f64, index_f64 __attribute__((vector_size(VECTOR_BYTES)));
+
+static const int_f32 counted_f32[16]
+    __attribute__((aligned(64))) = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+static const int_f64 counted_f64[8] __attribute__((aligned(64))) = {0, 1, 2, 3, 4, 5, 6, 7};
+
+/* exp(x) for x <= 0 (f32_exp without its other cases), at once 0 where it would be subnormal. nan stays. */
+static inline float weight_f32(float x) {
+  const float c = x < -87.0f ? -87.0f : x;
+  const float t = c * 1.44269504f + 12582912.0f, n = t - 12582912.0f; /* t's low bits are the integer next to it */
+  float r = c - n * 0.693359375f;
+  r = r - n * -2.12194440e-4f;
+  float p = 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * r * r + r + 1.0f;
+  const float e = p * f32_bits((int32_t)(((uint32_t)i32_bits(t) - 0x4b400000u + 127u) << 23));
+  return x < -87.0f ? 0 : e;
+}
+static inline double weight_f64(double x) {
+  const double e = exp(x < -708 ? -708 : x);
+  return x < -708 ? 0 : e;
+}
 
 typedef struct problem {
   int64_t batch, heads, kv_heads, group, rows, keys, width, v_width; /* B, H, Hk, H / Hk, T, S, D, V */

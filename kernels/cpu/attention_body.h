@@ -1,15 +1,46 @@
 /* attention_body.h: attention in the type T; attention.c includes it for float and double.
  *
  * A vector's lanes are queries in the scores (keys, PANEL) and elements of a head in everything else: softmax then
- * runs down the columns without a sum across lanes, and no operand but the queries is transposed. All operands of the
- * products are packed: rows padded to whole vectors, in T. */
+ * runs down the columns without a sum across lanes, and no operand but the queries is transposed. The operands of the
+ * products are packed: rows padded to whole vectors, in T. A few queries alone, as in generation, are no vector: they
+ * meet each key one by one, and keys and values are read where they lie. */
 
 #define LANES ((int)(VECTOR_BYTES / sizeof(T)))
 #define PANEL (2 * LANES) /* queries that are worked on at once */
 
 typedef T F(vec) __attribute__((vector_size(VECTOR_BYTES), may_alias));
+typedef T F(loose) __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(T)), may_alias)); /* anywhere in memory */
 
 static inline int64_t F(padded)(int64_t n) { return (n + LANES - 1) / LANES * LANES; }
+
+/* Lane by lane: a where the comparison held, else b. */
+static inline F(vec) F(choose)(F(index) held, F(vec) a, F(vec) b) {
+  return (F(vec))((held & (F(index))a) | (~held & (F(index))b));
+}
+
+/* 0, 1, .. */
+static inline F(index) F(lanes)(void) { return *(const F(index) *)F(counted); }
+
+/* Element i is a's index[i], or b's index[i] - LANES. */
+static inline F(vec) F(shuffle)(F(vec) a, F(vec) b, F(index) index) {
+#ifdef __clang__ /* the compiler of the fuzz targets has it for constants only */
+  F(vec) to;
+  for (int i = 0; i < LANES; i++) to[i] = index[i] < LANES ? a[index[i]] : b[index[i] - LANES];
+  return to;
+#else
+  return __builtin_shuffle(a, b, index);
+#endif
+}
+
+/* The sum of the lanes */
+static inline T F(across)(F(vec) v) {
+#pragma GCC unroll 4
+  for (int step = LANES / 2; step > 0; step /= 2) {
+    const F(index) other = F(lanes)() ^ (F(int))step;
+    v += F(shuffle)(v, v, other);
+  }
+  return v[0];
+}
 
 /* ---- products ---- */
 
@@ -25,7 +56,7 @@ static inline __attribute__((always_inline)) void F(tile)(const int rows, const 
       for (int v = 0; v < vecs; v++) s[i][v] = *(const F(vec) *)(c + i * ldc + v * LANES);
   for (int64_t p = 0; p < k; p++) {
 #pragma GCC unroll 2
-    for (int v = 0; v < vecs; v++) bv[v] = *(const F(vec) *)(b + p * ldb + v * LANES);
+    for (int v = 0; v < vecs; v++) bv[v] = *(const F(loose) *)(b + p * ldb + v * LANES);
 #pragma GCC unroll 8
     for (int i = 0; i < rows; i++)
 #pragma GCC unroll 2
@@ -80,44 +111,51 @@ static void F(pack)(T *dst, int64_t ld, const tl_tensor *t, int64_t b, int64_t h
                     T factor) {
   const int64_t size = (int64_t)tl_dtype_size(t->dtype), width = t->shape[3];
   const char *src = (const char *)tl_data(t) + (b * t->strides[0] + h * t->strides[1] + first * t->strides[2]) * size;
+  const bool plain = size == (int64_t)sizeof(T) && t->strides[3] == 1;
   for (int64_t r = 0; r < n; r++, src += t->strides[2] * size) {
     T *row = dst + r * ld;
-    for (int64_t d = 0; d < width; d += INT32_MAX) F(tl_load)
-    (row + d, t->dtype, src + d * t->strides[3] * size, t->strides[3] * size,
-     width - d < INT32_MAX ? (int)(width - d) : INT32_MAX);
-    for (int64_t d = width; d < ld; d++) row[d] = 0;
-    if (factor != 1)
-      for (int64_t d = 0; d < ld; d++) row[d] *= factor;
+    int64_t d = 0;
+    for (; plain && d + LANES <= width; d += LANES) *(F(vec) *)(row + d) = *(const F(loose) *)(src + d * size) * factor;
+    if (d < width) {
+      F(tl_load)(row + d, t->dtype, src + d * t->strides[3] * size, t->strides[3] * size, (int)(width - d));
+      for (int64_t e = d; e < width; e++) row[e] *= factor;
+    }
+    for (d = width; d < ld; d++) row[d] = 0;
   }
   if (n < all) memset(dst + n * ld, 0, (size_t)((all - n) * ld) * sizeof(T));
+}
+
+/* Rows first..first+n-1 of a head for a product: where they lie if `in_place` and they are whole vectors, else packed. */
+typedef struct F(matrix) {
+  const T *at;
+  int64_t ld;
+} F(matrix);
+static F(matrix) F(fetch)(T *room, bool in_place, const tl_tensor *t, int64_t b, int64_t h, int64_t first, int64_t n) {
+  const int64_t width = F(padded)(t->shape[3]);
+  if (in_place && width == t->shape[3] && t->strides[3] == 1 && tl_dtype_size(t->dtype) == sizeof(T)) {
+    const T *at = (const T *)tl_data(t) + b * t->strides[0] + h * t->strides[1] + first * t->strides[2];
+    return (F(matrix)){at, t->strides[2]};
+  }
+  F(pack)(room, width, t, b, h, first, n, n, 1);
+  return (F(matrix)){room, width};
 }
 
 /* The way back: the first `width` elements of rows of `ld`. */
 static void F(unpack)(const T *src, int64_t ld, const tl_tensor *t, int64_t b, int64_t h, int64_t first, int64_t n) {
   const int64_t size = (int64_t)tl_dtype_size(t->dtype), width = t->shape[3];
   char *dst = (char *)tl_data(t) + (b * t->strides[0] + h * t->strides[1] + first * t->strides[2]) * size;
-  for (int64_t r = 0; r < n; r++, dst += t->strides[2] * size)
-    for (int64_t d = 0; d < width; d += INT32_MAX) F(tl_store)
-  (dst + d * t->strides[3] * size, t->dtype, t->strides[3] * size, src + r * ld + d,
-   width - d < INT32_MAX ? (int)(width - d) : INT32_MAX);
-}
-
-/* Element i is a's index[i], or b's index[i] - LANES. */
-static inline F(vec) F(shuffle)(F(vec) a, F(vec) b, F(index) index) {
-#ifdef __clang__ /* the compiler of the fuzz targets has it for constants only */
-  F(vec) to;
-  for (int i = 0; i < LANES; i++) to[i] = index[i] < LANES ? a[index[i]] : b[index[i] - LANES];
-  return to;
-#else
-  return __builtin_shuffle(a, b, index);
-#endif
+  const bool plain = size == (int64_t)sizeof(T) && t->strides[3] == 1;
+  for (int64_t r = 0; r < n; r++, dst += t->strides[2] * size, src += ld) {
+    int64_t d = 0;
+    for (; plain && d + LANES <= width; d += LANES) *(F(loose) *)(dst + d * size) = *(const F(vec) *)(src + d);
+    if (d < width)
+      F(tl_store)(dst + d * t->strides[3] * size, t->dtype, t->strides[3] * size, src + d, (int)(width - d));
+  }
 }
 
 /* dst (width, PANEL) = the transpose of src (PANEL, width): blocks of LANES x LANES, whose halves change places at every
  * distance (Eklundh 1972) */
 static void F(transpose)(T *dst, const T *src, int64_t width) {
-  F(index)
-  even = {0}, odd = {0}; /* of the two vectors' elements as one list: those that stay, and those that come over */
   for (int64_t d = 0; d < width; d += LANES)
     for (int half = 0; half < 2; half++) {
       F(vec) x[LANES];
@@ -125,11 +163,9 @@ static void F(transpose)(T *dst, const T *src, int64_t width) {
       for (int i = 0; i < LANES; i++) x[i] = *(const F(vec) *)(src + (half * LANES + i) * width + d);
 #pragma GCC unroll 4
       for (int step = 1; step < LANES; step *= 2) {
-#pragma GCC unroll 16
-        for (int i = 0; i < LANES; i++) {
-          even[i] = i & step ? LANES + i - step : i;
-          odd[i] = i & step ? LANES + i : i + step;
-        }
+        /* of the two vectors as one list of elements: those that stay, and those that come over */
+        const F(index) lane = F(lanes)(), second = ((lane & (F(int))step) != 0) & (F(int))(LANES - step);
+        const F(index) even = lane + second, odd = even + (F(int))step;
 #pragma GCC unroll 16
         for (int i = 0; i < LANES; i++)
           if (!(i & step)) {
@@ -152,9 +188,13 @@ typedef struct F(block) {
   int64_t key, n;
 } F(block);
 
-/* s (n, PANEL) = keys (n, width) x the transposed queries; where no key of a row may be seen by a half of the panel,
- * that half stays as it is */
+/* s (n, PANEL) = keys (n, width) x the transposed queries. What no query of a half may see, and a half without queries,
+ * stays as it is. */
 static void F(scores)(const F(block) * x, const T *keys, const T *queries, int64_t width, T *s) {
+  if (x->rows <= LANES) {
+    F(times_rows)(x->n, LANES, width, keys, width, queries, PANEL, s, PANEL, false, -EVERYTHING);
+    return;
+  }
   int64_t seen = x->n;
   if (x->p->causal) {
     seen = x->row + LANES - x->key;
@@ -164,6 +204,19 @@ static void F(scores)(const F(block) * x, const T *keys, const T *queries, int64
   F(times_rows)
   (x->n - seen, LANES, width, keys + seen * width, width, queries + LANES, PANEL, s + seen * PANEL + LANES, PANEL,
    false, -EVERYTHING);
+}
+
+/* The same from queries (rows, width) as they are, for a few of them */
+static void F(few_scores)(const F(block) * x, F(matrix) keys, const T *queries, int64_t width, T *s) {
+  for (int64_t j = 0; j < x->n; j++) {
+    const T *k = keys.at + j * keys.ld;
+    for (int64_t r = 0; r < x->rows; r++) {
+      const T *q = queries + r * width;
+      F(vec) sum = {0};
+      for (int64_t d = 0; d < width; d += LANES) sum += *(const F(vec) *)(q + d) * *(const F(loose) *)(k + d);
+      s[j * PANEL + r] = F(across)(sum);
+    }
+  }
 }
 
 /* Adds the mask; what may not be seen becomes -inf. */
@@ -180,10 +233,13 @@ static void F(mask)(const F(block) * x, T *s) {
         for (int64_t j = 0; j < x->n; j++) s[j * PANEL + r] += *(const T *)(at + j * step);
     }
   }
-  for (int64_t j = x->row + 1 > x->key ? x->row + 1 - x->key : 0; x->p->causal && j < x->n; j++) {
-    const int64_t end = x->key + j - x->row;
-    for (int64_t r = 0; r < end && r < PANEL; r++) s[j * PANEL + r] = -(T)INFINITY;
-  }
+  const F(index) lane = F(lanes)();
+  for (int64_t j = x->row + 1 > x->key ? x->row + 1 - x->key : 0; x->p->causal && j < x->n; j++)
+    for (int half = 0; half < 2; half++) {
+      const int64_t seen = x->key + j - x->row - half * LANES; /* by the lanes from here on */
+      F(vec) *at = (F(vec) *)(s + j * PANEL + half * LANES);
+      *at = F(choose)(lane < (F(int))(seen < LANES ? seen : LANES), (F(vec)){0} - (T)INFINITY, *at);
+    }
 }
 
 /* Keys from x->key on that some query of the panel sees. */
@@ -206,13 +262,6 @@ static void F(draw)(const F(block) * x, T *keep) {
     for (int64_t j = 0; j < x->n; j++) keep[j * PANEL + r] = 0;
 }
 
-/* exp(x) for x <= 0, at once 0 where it would be subnormal */
-static inline T F(weight)(T x) {
-  const T low = sizeof(T) == 4 ? (T)-87 : (T)-708;
-  const T e = f_exp(x < low ? low : x);
-  return x < low ? 0 : e;
-}
-
 /* ---- forward ---- */
 
 typedef struct F(panel) {
@@ -222,35 +271,47 @@ typedef struct F(panel) {
   T *l; /* (PANEL) sums of exp(score - maximum) so far */
 } F(panel);
 
-/* s becomes exp(s - maximum); the sums in l and o are scaled to the new maxima. */
-static void F(softmax)(const F(block) * x, F(panel) * p, T *s, int64_t v_width) {
-  T shift[PANEL], factor[PANEL];
-  T *restrict m = p->m, *restrict l = p->l;
+/* s = exp(s - shift) in the first `lanes` columns, which l sums up */
+static inline __attribute__((always_inline)) void F(exponentials)(const int lanes, int64_t n, T *restrict s,
+                                                                  const T *restrict shift, T *restrict l) {
+  for (int64_t j = 0; j < n; j++) {
 #pragma omp simd
-  for (int r = 0; r < PANEL; r++) {
-    T most = m[r];
-    for (int64_t j = 0; j < x->n; j++) most = s[j * PANEL + r] > most ? s[j * PANEL + r] : most;
-    shift[r] = most == -(T)INFINITY ? 0 : most;
-    factor[r] = F(weight)(m[r] - shift[r]);
-    m[r] = most;
-    l[r] *= factor[r];
-  }
-  for (int64_t j = 0; j < x->n; j++) {
-#pragma omp simd
-    for (int r = 0; r < PANEL; r++) {
+    for (int r = 0; r < lanes; r++) {
       const T e = F(weight)(s[j * PANEL + r] - shift[r]);
       s[j * PANEL + r] = e;
       l[r] += e;
     }
   }
+}
+
+/* s becomes exp(s - maximum); the sums in l and o are scaled to the new maxima. */
+static void F(softmax)(const F(block) * x, F(panel) * p, T *s, int64_t v_width) {
+  T top[PANEL], shift[PANEL], factor[PANEL];
+  T *restrict m = p->m, *restrict l = p->l;
+  F(vec) most[2] = {*(F(vec) *)m, *(F(vec) *)(m + LANES)};
+  for (int64_t j = 0; j < x->n; j++)
+#pragma GCC unroll 2
+    for (int half = 0; half < 2; half++) {
+      const F(vec) v = *(F(vec) *)(s + j * PANEL + half * LANES);
+      most[half] = F(choose)(v > most[half], v, most[half]);
+    }
+  memcpy(top, most, sizeof top);
+#pragma omp simd
+  for (int r = 0; r < PANEL; r++) {
+    shift[r] = top[r] == -(T)INFINITY ? 0 : top[r];
+    factor[r] = F(weight)(m[r] - shift[r]);
+    m[r] = top[r];
+    l[r] *= factor[r];
+  }
+  if (x->rows <= LANES) F(exponentials)(LANES, x->n, s, shift, l);
+  else F(exponentials)(PANEL, x->n, s, shift, l);
   if (x->key == 0) return;
-  for (int r = 0; r < PANEL; r++)
+  for (int64_t r = 0; r < x->rows; r++)
     for (int64_t d = 0; d < v_width; d++) p->o[r * v_width + d] *= factor[r];
 }
 
-static void F(forward_block)(const F(block) * x, F(panel) * p, const T *k, const T *v, int64_t width, int64_t v_width,
-                             T *s, T *keep) {
-  F(scores)(x, k, p->q, width, s);
+/* s: the scores of this block */
+static void F(forward_block)(const F(block) * x, F(panel) * p, F(matrix) v, int64_t v_width, T *s, T *keep) {
   F(mask)(x, s);
   F(softmax)(x, p, s, v_width);
   if (x->p->drops) {
@@ -258,7 +319,8 @@ static void F(forward_block)(const F(block) * x, F(panel) * p, const T *k, const
     for (int64_t i = 0; i < x->n * PANEL; i++) s[i] *= keep[i];
   }
   F(times_columns)
-  (PANEL, v_width, x->n, s, PANEL, v, v_width, p->o, v_width, x->key > 0, x->p->causal ? x->row - x->key : EVERYTHING);
+  (x->rows, v_width, x->n, s, PANEL, v.at, v.ld, p->o, v_width, x->key > 0,
+   x->p->causal ? x->row - x->key : EVERYTHING);
 }
 
 /* out = o / l, lse = m + log l; a row that sees nothing: 0 and -inf */
@@ -286,7 +348,9 @@ static size_t F(forward_scratch)(const problem *p) {
 /* Queries of PANELS panels from `row` on, of one head */
 static void F(forward_task)(const tl_attention_args *a, const problem *p, int64_t b, int64_t h, int64_t row, T *at) {
   const int64_t width = F(padded)(p->width), v_width = F(padded)(p->v_width), kv = h / p->group;
-  T *k = at, *v = k + KEYS * width, *s = v + KEYS * v_width, *keep = s + KEYS * PANEL, *rows = keep + KEYS * PANEL;
+  T *k_room = at, *v_room = k_room + KEYS * width, *s = v_room + KEYS * v_width, *keep = s + KEYS * PANEL,
+    *rows = keep + KEYS * PANEL;
+  const bool few = p->rows <= FEW;
   F(panel) panel[PANELS];
   F(block) block[PANELS];
   int panels = 0;
@@ -304,13 +368,15 @@ static void F(forward_task)(const tl_attention_args *a, const problem *p, int64_
   const int64_t end = F(reachable)(&block[panels - 1]);
   for (int64_t key = 0; key < end; key += KEYS) {
     const int64_t n = end - key < KEYS ? end - key : KEYS;
-    F(pack)(k, width, a->k, b, kv, key, n, n, 1);
-    F(pack)(v, v_width, a->v, b, kv, key, n, n, 1);
+    const F(matrix) k = F(fetch)(k_room, few, a->k, b, kv, key, n), v = F(fetch)(v_room, few, a->v, b, kv, key, n);
     for (int i = 0; i < panels; i++) {
       F(block) *x = &block[i];
       x->key = key;
       x->n = F(reachable)(x) < n ? F(reachable)(x) : n;
-      if (x->n > 0) F(forward_block)(x, &panel[i], k, v, width, v_width, s, keep);
+      if (x->n <= 0) continue;
+      if (few) F(few_scores)(x, k, rows, width, s);
+      else F(scores)(x, k.at, panel[i].q, width, s);
+      F(forward_block)(x, &panel[i], v, v_width, s, keep);
     }
   }
   for (int i = 0; i < panels; i++) F(finish)(&block[i], &panel[i], a, v_width);
@@ -420,11 +486,11 @@ static void F(backward_task)(const tl_attention_grad_args *a, const problem *p, 
         if (p->drops) F(draw)(&x, keep);
         F(weights_grad)(&x, &q, s, ds, keep);
         if (a->dv != NULL)
-          F(times_rows)(x.n, v_width, PANEL, s, PANEL, q.g, v_width, dv + done * v_width, v_width, true, shift);
+          F(times_rows)(x.n, v_width, x.rows, s, PANEL, q.g, v_width, dv + done * v_width, v_width, true, shift);
         if (a->dk != NULL)
-          F(times_rows)(x.n, width, PANEL, ds, PANEL, q.rows, width, dk + done * width, width, true, shift);
+          F(times_rows)(x.n, width, x.rows, ds, PANEL, q.rows, width, dk + done * width, width, true, shift);
         if (a->dq != NULL)
-          F(times_columns)(PANEL, width, x.n, ds, PANEL, k + done * width, width, q.dq, width, true, -shift);
+          F(times_columns)(x.rows, width, x.n, ds, PANEL, k + done * width, width, q.dq, width, true, -shift);
       }
       if (a->dq == NULL) continue;
       for (int64_t i = 0; i < PANEL * width; i++) q.dq[i] *= (T)p->scale;

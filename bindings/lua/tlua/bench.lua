@@ -283,6 +283,37 @@ case("scaler", "CNN of examples/fashion.lua, Adam step with GradScaler, batch 64
     return { seconds = seconds, overhead = seconds / median(without) - 1 }
   end)
 
+-- Causal attention and its gradients, heads inside positions as they come out of a linear layer.
+local function attention(o, batch, heads, length, width)
+  local tl = require "tlua"
+  local function heads_of() return tl.randn(batch, length, heads, width) end
+  local q, k, v, g = heads_of(), heads_of(), heads_of(), heads_of():transpose(2, 3)
+  for _, x in ipairs { q, k, v } do x:requires_grad_() end
+  local opts = { is_causal = true }
+  return { seconds = measure(function(n)
+    for _ = 1, n do
+      q.grad, k.grad, v.grad = nil, nil, nil
+      tl.F.scaled_dot_product_attention(q:transpose(2, 3), k:transpose(2, 3), v:transpose(2, 3), opts):backward(g)
+    end
+  end, o.seconds) }
+end
+
+case("attention", "causal attention and gradients, 12 x 64, 4 heads of 32", { ratio = 1 }, function(o)
+  return attention(o, 12, 4, 64, 32)
+end)
+
+case("attention_long", "causal attention and gradients, 1 x 1024, 12 heads of 64", { ratio = 1 }, function(o)
+  return attention(o, 1, 12, 1024, 64)
+end)
+
+case("attention_one", "attention of one position to 4096, 12 heads of 64, no grad", { ratio = 1 }, function(o)
+  local tl = require "tlua"
+  local q, k, v = tl.randn(1, 12, 1, 64), tl.randn(1, 12, 4096, 64), tl.randn(1, 12, 4096, 64)
+  return { seconds = measure(function(n)
+    for _ = 1, n do tl.F.scaled_dot_product_attention(q, k, v) end
+  end, o.seconds) }
+end)
+
 case("memory", "peak of 10,000 chained temporaries of 1 MB", { bytes = 64 * 2 ^ 20 }, function(o)
   local tl, base = require "tlua", require "tlua.base"
   collectgarbage() -- what cases before this one left, and the engine's limit that has grown with them
