@@ -91,6 +91,29 @@ START_TEST(messages) {
 }
 END_TEST
 
+/* w is used otherwise, too: whichever gradient comes first, the sum is that of both, and a padding row gets the other's. */
+START_TEST(adds_to_a_gradient_that_has_come) {
+  for (int dtype = TL_FLOAT32; dtype <= TL_FLOAT64; dtype++)
+    for (int order = 0; order < 2; order++) {
+      tl_tensor *w = TENSOR(dtype, SHAPE(3, 2), 1, 2, 3, 4, 5, 6), *ids = TENSOR(TL_INT64, SHAPE(4), 1, 2, 0, 2);
+      tl_tensor *rows = NULL, *looked_up = NULL, *square = NULL, *other = NULL, *y = NULL, *grad = NULL;
+      tl_walk *walk = NULL;
+      ck_ok(tl_set_requires_grad(w, true));
+      if (order == 0) ck_ok(tl_embedding(w, ids, 0, &rows));
+      ck_ok(tl_square(w, &square));
+      if (order == 1) ck_ok(tl_embedding(w, ids, 0, &rows));
+      ck_ok(tl_sum(rows, 0, NULL, false, &looked_up));
+      ck_ok(tl_sum(square, 0, NULL, false, &other));
+      ck_ok(order == 0 ? tl_add(looked_up, other, &y) : tl_add(other, looked_up, &y));
+      ck_ok(tl_backward(y, NULL, false, &walk));
+      ck_ok(tl_grad(w, &grad));
+      ck_tensor(grad, 0, 2, 4, 6 + 1, 8 + 1, 10 + 2, 12 + 2);
+      tl_tensor *all[] = {w, ids, rows, looked_up, square, other, y, grad};
+      for (int i = 0; i < 8; i++) tl_tensor_free(all[i]);
+    }
+}
+END_TEST
+
 START_TEST(failing_allocations) {
   tl_tensor *w = layout_tensor(TRANSPOSED, 30, 10, TL_FLOAT16, -1, 1, 1), *ids = TENSOR(TL_INT32, SHAPE(3), 1, 29, 1);
   tl_tensor *g = layout_tensor(TRANSPOSED, 3, 10, TL_FLOAT16, -1, 1, 2);
@@ -117,4 +140,4 @@ START_TEST(failing_allocations) {
 END_TEST
 
 TEST_MAIN("embedding", gradients_of_every_layout, repeated_ids_add_up_and_padding_gets_nothing,
-          threads_do_not_change_the_gradient, messages, failing_allocations)
+          threads_do_not_change_the_gradient, adds_to_a_gradient_that_has_come, messages, failing_allocations)
