@@ -9,8 +9,8 @@ Parameters, gradients and the optimizer's state stay float32. bfloat16 has float
 amp.autocast({device=, dtype=, enabled=true}, f, ...): returns what f(...) returns. Inside, operations on that kind of
 device convert their floating arguments: matmul, mm, bmm, addmm, einsum, linear, convolutions to dtype; softmax, the
 losses, layer, group and RMS norm, norm, sum, prod, cumsum, logsumexp, exp, log, pow, rsqrt, reciprocal, softplus to
-float32; cat, stack, dot, addcmul to the widest. batch_norm keeps float32 statistics. The rest runs in what it gets;
-float64 and in-place operations are left alone.
+float32; cat, stack, dot, addcmul to the widest. batch_norm keeps float32 statistics, linear_cross_entropy has logits of
+dtype and a float32 loss. The rest runs in what it gets; float64 and in-place operations are left alone.
 device: "cuda" if there is one, else "cpu". dtype: float16 on cuda, bfloat16 on cpu, either may be asked for.
 Blocks nest; enabled=false runs f without conversions; an error in f leaves no block open. A parameter is converted
 once in the outermost block. Backward converts nothing, inside or outside.
