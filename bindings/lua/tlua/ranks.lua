@@ -48,16 +48,21 @@ local WNOHANG = 1
 local PATIENCE = 2 -- seconds
 
 -- Waits for the end of mpirun. Returns its status, and the signal that came meanwhile, 0: none. A terminal's Ctrl-C
--- reaches mpirun, too, which ends the ranks; a signal for this process alone, or SIGTERM, is passed on.
+-- reaches mpirun, too, which ends the ranks; a signal for this process alone, or SIGTERM, is passed on: once, for a second
+-- one lets mpirun exit at once, and the ranks may be writing a checkpoint.
+local SI_KERNEL = 0x80
 local function wait_for(pid, signals)
-  local status, second = ffi.new("int[1]"), ffi.new("long[2]", 1, 0)
-  local came, since = 0, 0
+  local status, second, info = ffi.new("int[1]"), ffi.new("long[2]", 1, 0), ffi.new("int[32]")
+  local came, since, passed = 0, 0, false
   while ffi.C.tlua_waitpid(pid, status, WNOHANG) == 0 do
-    local signal = ffi.C.tlua_sigtimedwait(signals, nil, second)
-    if signal == SIGTERM or (came == SIGINT and signal < 0 and os.time() - since >= PATIENCE) then
-      ffi.C.tlua_kill(pid, SIGTERM)
-    end
+    local signal = ffi.C.tlua_sigtimedwait(signals, info, second)
+    if signal == SIGINT and info[2] == SI_KERNEL then passed = true end -- si_code: a terminal's
     if (signal == SIGINT or signal == SIGTERM) and came == 0 then came, since = signal, os.time() end
+    local patient = came == SIGINT and os.time() - since < PATIENCE
+    if signal == SIGTERM or (came ~= 0 and signal < 0 and not passed and not patient) then
+      ffi.C.tlua_kill(pid, SIGTERM)
+      passed = true
+    end
   end
   return status[0], came
 end
