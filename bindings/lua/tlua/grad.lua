@@ -55,10 +55,11 @@ end
 local walk, stats = ffi.new("tl_walk *[1]"), ffi.new("tl_memory_stats")
 local MUCH = 2 ^ 30
 
--- Activations that only dead Lua handles keep go before backward, during which nobody can collect them: where there is
--- much, a collection costs nothing beside the walk, and memory may be short.
+-- What only dead Lua handles keep goes before backward, during which nobody can collect it: where there is much, and a
+-- tenth more than the last collection left (the soft limit is 1.4 times that).
 local function make_room(x)
-  if native.tl_memory(native.tl_device_of(x), stats) == 0 and stats.live > MUCH then base.collect() end
+  if native.tl_memory(native.tl_device_of(x), stats) ~= 0 or stats.live < MUCH then return end
+  if stats.live > 0.8 * stats.soft_limit then base.collect() end
 end
 
 --- loss:backward(), x:backward(grad, {retain_graph=false}): adds gradients to .grad of every leaf that x depends on.
