@@ -61,6 +61,12 @@ typedef struct tl_index { /* bytes -> id, open addressing */
   uint32_t mask;
 } tl_index;
 
+typedef struct tl_added { /* tokens to be found before, or after, normalisation */
+  bool first[256];        /* what they start with */
+  int32_t *lengths;       /* [count], the longest first */
+  int32_t count;
+} tl_added;
+
 typedef struct tl_bpe_scratch tl_bpe_scratch;
 
 enum { TL_MAX_AROUND = 16, TL_MAX_ID = 1 << 21 };
@@ -77,7 +83,7 @@ struct tl_bpe {
   uint64_t pair_mask;
   tl_splitter splitter;
   bool prefix_space, ignore_merges;
-  tl_regex *added_regex[2]; /* tokens to be found before and after normalisation; NULL: there are none */
+  tl_added search[2]; /* for added tokens */
   int before_count, after_count;
   int32_t before[TL_MAX_AROUND], after[TL_MAX_AROUND]; /* special tokens around a text */
   json_t *parts;                                       /* what of tokenizer.json is kept as it was */

@@ -207,30 +207,31 @@ static bool is_allowed(const request *r, int32_t id) {
   return false;
 }
 
-/* The next added token in text[from ..], its place and its id; *begin = -1: none. */
-static tl_status next_added(const request *r, int pass, const char *text, int64_t n, int64_t from, int64_t *begin,
-                            int64_t *end, int32_t *id) {
-  for (;; from = *end) {
-    TL_TRY(tl_regex_next(r->b->added_regex[pass], text, n, from, begin, end));
-    if (*begin < 0) return TL_OK;
-    *id = tl_index_find(&r->b->added, r->b->tokens, text + *begin, (int32_t)(*end - *begin));
-    if (*id >= 0 && is_allowed(r, *id)) return TL_OK;
+/* The longest added token of this pass at the start of n bytes; -1: none. */
+static int32_t added_at(const tl_bpe *b, int pass, const char *text, int64_t n) {
+  const tl_added *search = &b->search[pass];
+  if (!search->first[(unsigned char)text[0]]) return -1;
+  for (int32_t i = 0; i < search->count; i++) {
+    int32_t length = search->lengths[i], id = length > n ? -1 : tl_index_find(&b->added, b->tokens, text, length);
+    if (id >= 0 && !(b->tokens[id].flags & TL_TOKEN_NORMALIZED) == !pass) return id;
   }
+  return -1;
 }
 
+/* What is found becomes its id, what lies between goes on. */
 static tl_status find_added(request *r, int pass, const char *text, int64_t n, tl_piece between) {
-  if (r->b->added_regex[pass] == NULL) return between(r, text, n);
-  for (int64_t at = 0; at < n;) {
-    int64_t begin, end = n;
-    int32_t id = -1;
-    TL_TRY(next_added(r, pass, text, n, at, &begin, &end, &id));
-    int64_t gap = (begin < 0 ? n : begin) - at;
-    if (gap > 0) TL_TRY(between(r, text + at, gap));
-    if (begin < 0) return TL_OK;
-    TL_TRY(push_ids(r->b->scratch, &id, 1));
-    at = end;
+  int64_t from = 0, at = 0;
+  while (at < n) {
+    int32_t id = added_at(r->b, pass, text + at, n - at);
+    int32_t length = id < 0 ? 1 : r->b->tokens[id].length;
+    if (id >= 0 && is_allowed(r, id)) {
+      if (at > from) TL_TRY(between(r, text + from, at - from));
+      TL_TRY(push_ids(r->b->scratch, &id, 1));
+      from = at + length;
+    }
+    at += length;
   }
-  return TL_OK;
+  return n > from ? between(r, text + from, n - from) : TL_OK;
 }
 
 static tl_status plain_text(void *to, const char *text, int64_t n) { return split_text(((request *)to)->b, text, n); }

@@ -132,50 +132,29 @@ static tl_status read_tokens(builder *r) {
   return TL_OK;
 }
 
-/* ---- added tokens as one pattern, the longest first ---- */
+/* ---- how added tokens are found ---- */
 
 static int compare_lengths(const void *a, const void *b) {
-  const tl_token *x = *(const tl_token *const *)a, *y = *(const tl_token *const *)b;
-  return x->length != y->length ? (x->length < y->length) - (x->length > y->length) : (x > y) - (x < y);
+  int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
+  return (x < y) - (x > y);
 }
 
-static size_t quote(const tl_token *t, char *to) {
-  size_t n = 0;
-  for (int32_t i = 0; i < t->length; i++) {
-    unsigned char c = (unsigned char)t->bytes[i];
-    bool letter = c >= 0x80 || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
-    if (!letter) to[n++] = '\\';
-    to[n++] = (char)c;
-  }
-  return n;
-}
-
-static tl_status compile_list(tl_bpe *b, int pass, const tl_token **list, char *pattern) {
-  size_t n = 0, count = 0;
+static tl_status prepare_search(builder *r, int pass) {
+  tl_bpe *b = r->b;
+  tl_added *s = &b->search[pass];
+  s->lengths = tl_host_alloc(json_array_size(r->added) * sizeof *s->lengths + 1);
+  if (s->lengths == NULL) return TL_FAIL(TL_ERR_MEMORY, OP, "no memory for the added tokens");
+  int32_t n = 0;
   for (int32_t id = 0; id < b->count; id++) {
-    int32_t flags = b->tokens[id].flags;
-    if (flags & TL_TOKEN_ADDED && !(flags & TL_TOKEN_NORMALIZED) == !pass) list[count++] = &b->tokens[id];
+    const tl_token *t = &b->tokens[id];
+    if (!(t->flags & TL_TOKEN_ADDED) || !(t->flags & TL_TOKEN_NORMALIZED) != !pass) continue;
+    s->first[(unsigned char)t->bytes[0]] = true;
+    s->lengths[n++] = t->length;
   }
-  if (count == 0) return TL_OK;
-  qsort(list, count, sizeof *list, compare_lengths);
-  for (size_t i = 0; i < count; i++) {
-    if (i > 0) pattern[n++] = '|';
-    n += quote(list[i], pattern + n);
-  }
-  return tl_regex_new(pattern, n, &b->added_regex[pass]);
-}
-
-static tl_status compile_added(builder *r) {
-  size_t bytes = 1;
-  for (int32_t id = 0; id < r->b->count; id++)
-    if (r->b->tokens[id].flags & TL_TOKEN_ADDED) bytes += 2 * (size_t)r->b->tokens[id].length + 1;
-  const tl_token **list = tl_host_alloc((json_array_size(r->added) + 1) * sizeof *list);
-  char *pattern = tl_host_alloc(bytes);
-  tl_status st = list == NULL || pattern == NULL ? TL_FAIL(TL_ERR_MEMORY, OP, "no memory for the added tokens") : TL_OK;
-  for (int pass = 0; pass < 2 && st == TL_OK; pass++) st = compile_list(r->b, pass, list, pattern);
-  tl_host_free(list);
-  tl_host_free(pattern);
-  return st;
+  qsort(s->lengths, (size_t)n, sizeof *s->lengths, compare_lengths);
+  for (int32_t i = 0; i < n; i++)
+    if (i == 0 || s->lengths[i] != s->lengths[i - 1]) s->lengths[s->count++] = s->lengths[i];
+  return TL_OK;
 }
 
 /* ---- merges ---- */
@@ -257,7 +236,8 @@ static tl_status read_model(builder *r, const json_t *model) {
   r->b->ignore_merges = flag(model, "ignore_merges", false);
   TL_TRY(read_tokens(r));
   TL_TRY(read_merges(r, json_object_get(model, "merges")));
-  return compile_added(r);
+  TL_TRY(prepare_search(r, 0));
+  return prepare_search(r, 1);
 }
 
 /* ---- from text to pieces ---- */

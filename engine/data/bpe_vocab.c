@@ -119,8 +119,8 @@ tl_status tl_pairs_fill(tl_bpe *b, const int32_t *ids) {
 void tl_bpe_free(tl_bpe *b) {
   if (b == NULL) return;
   tl_splitter_free(&b->splitter);
-  tl_regex_free(b->added_regex[0]);
-  tl_regex_free(b->added_regex[1]);
+  tl_host_free(b->search[0].lengths);
+  tl_host_free(b->search[1].lengths);
   tl_index_free(&b->model);
   tl_index_free(&b->added);
   tl_bpe_scratch_free(b->scratch);
