@@ -2,6 +2,9 @@
 // keys and values, of keys) and walks over the tiles of the other side; the weights of one pair of tiles exist at a time,
 // in shared memory (Dao et al. 2022). Every sum has one owner and one order: the results are the same in every run.
 //
+// Products are float32 multiply-adds for the half types, too, not tensor cores. cuDNN's C interface (9.19) has attention as
+// one operation, but no attribute for a causal or added mask, nor for dropout: it is not used.
+//
 // The threads are a square: thread (y, x) has rows y, y + SIDE, .. and columns x, x + SIDE, .. of each product.
 #include "element.h"
 #include "philox.h"
