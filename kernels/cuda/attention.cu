@@ -1,9 +1,9 @@
 // attention.cu: scaled dot-product attention and its gradients. A block has a tile of queries (or, for the gradients of
-// keys and values, of keys) and walks over the tiles of the other side; the weights of one pair of tiles exist at a time,
-// in shared memory (Dao et al. 2022). Every sum has one owner and one order: the results are the same in every run.
+// keys and values, of keys) and walks over the tiles of the other side; the weights of one pair of tiles exist at a
+// time, in shared memory (Dao et al. 2022). Every sum has one owner and one order: all runs give the same results.
 //
-// Products are float32 multiply-adds for the half types, too, not tensor cores. cuDNN's C interface (9.19) has attention as
-// one operation, but no attribute for a causal or added mask, nor for dropout: it is not used.
+// Products are float32 multiply-adds for the half types, too, not tensor cores. cuDNN's C interface (9.19) has attention
+// as one operation, but no attribute for a causal or added mask, nor for dropout: it is not used.
 //
 // The threads are a square: thread (y, x) has rows y, y + SIDE, .. and columns x, x + SIDE, .. of each product.
 #include "element.h"
@@ -83,7 +83,7 @@ __device__ void products(C s[R][R], rows<const T> a, int64_t a0, int64_t a_end, 
 /* The room that products() and add_products() share: two operands DEPTH deep */
 template <int R> constexpr int room_of() { return 2 * R * SIDE * (DEPTH + 1); }
 
-/* sum[i][j] += row (y + SIDE i) of w (R SIDE, R SIDE), or its column, times column (x + SIDE j) of b's rows from b0 on */
+/* sum[i][j] += row (y + SIDE i) of w (R SIDE, R SIDE), or its column, times column (x + SIDE j) of b from row b0 */
 template <typename T, int R, int WIDTH, bool COLUMNS, typename C>
 __device__ void add_products(C sum[R][WIDTH / SIDE], const C *w, rows<const T> b, int64_t b0, int64_t b_end, int width,
                              C *room) {
