@@ -324,10 +324,8 @@ describe("generate", function()
     local logits = { 3, 2, 1, 0 }
     local counts = { {}, {}, {} }
     for k, o in ipairs { { top_k = 2 }, { top_p = 0.8 }, { temperature = 0.5 } } do
-      local fake = setmetatable({ training = false, config = {} }, {
-        __index = models.gpt2,
-        __call = function(_, x) return here(tl.tensor { { logits } }):expand(x:size(1), 1, 4) end,
-      })
+      local fake = setmetatable({ training = false, config = {} }, { __index = models.gpt2 })
+      function fake.next_logits(_, x) return here(tl.tensor { logits }):expand(x:size(1), 4) end
       function fake.cache() return nil end
       function fake.limit() return 10 end
       o.max_new_tokens, o.generator = 1, tl.Generator(1)

@@ -28,6 +28,12 @@ function Causal:forward(ids, cache)
   return F.linear(self:body()(ids, cache), self:output_weight())
 end
 
+--- The logits (B, V) behind the last of ids (B, T).
+function Causal:next_logits(ids, cache)
+  self:check_ids(ids, cache)
+  return F.linear(self:body()(ids, cache):select(2, -1), self:output_weight())
+end
+
 --- model:loss(ids, targets, {ignore_index=-100, label_smoothing=0, reduction="mean", ...}): the cross entropy of
 --- targets (B, T) with the logits of ids (B, T), which are never all in memory at once: F.linear_cross_entropy.
 function Causal:loss(ids, targets, options)

@@ -82,10 +82,7 @@ local function tokens(model, op, ids, options)
   local rows = ids:size(1)
   local done, finished = {}, 0 -- rows that reached their end
 
-  local function step()
-    local logits = model(seen, cache):select(2, -1)
-    return draw(logits, o)
-  end
+  local function step() return draw(model:next_logits(seen, cache), o) end
 
   -- Rows that have ended go on with the padding id.
   local function note_ends(next_ids)
