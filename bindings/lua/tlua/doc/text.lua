@@ -17,13 +17,13 @@ BPE.train{...} learns one. Tokenizers of GPT-2, Llama 3, Qwen and their like loa
 asks for beyond byte-level BPE (SentencePiece, WordPiece, normalizers but NFC) is an error that names it. tok:encode(text,
 {add_special_tokens=true, allowed_special=true, dtype="int64"}): the ids of any bytes; those that are no UTF-8 are pieces of
 their own. add_special_tokens: with what the file's template puts around a text. allowed_special: special tokens in the text
-become their ids: true all, false none (text that users wrote), a table these. tok:decode(ids, {skip_special_tokens=false,
-errors="keep"}): the bytes; errors="replace" makes U+FFFD of what is no UTF-8. tok:size() (also vocab_size()): one more than
-the largest id; tok:token_to_id(bytes), tok:id_to_token(id): nil when there is none; tok:save(path): a tokenizer.json.]],
+become their ids: true all, false none (text that users wrote), a table these. tok:decode(ids,
+{skip_special_tokens=false, errors="keep"}): the bytes; errors="replace" makes U+FFFD of what is no UTF-8. tok:size() (also vocab_size()): one more than
+the largest id; tok:token_to_id(bytes), tok:id_to_token(id): nil when there is none; tok:save(path): tokenizer.json.]],
   ["tl.text.BPE.train"] = [[
 BPE.train{text= or files=, vocab_size=, special_tokens={}, pattern=, min_frequency=2}: the most frequent pair of neighbours
-becomes a token, of equals the one with the smaller ids (the merges of Hugging Face's BpeTrainer), until there are vocab_size
-tokens or no pair occurs min_frequency times. text: a string, a table of them, or a function that gives one after the other;
+becomes a token, of equals the one with the smaller ids (the merges of Hugging Face's BpeTrainer), until there are
+vocab_size tokens or no pair occurs min_frequency times. text: a string, a table of them, or a function that gives one after the other;
 files: paths (gzip is read), each as one text. Ids: special_tokens, then the 256 bytes, then merges. pattern: the regular
 expression (PCRE2 with Unicode) whose matches, and what lies between them, are merged each by itself; by default GPT-2's;
 BPE.patterns has llama3 and qwen2.]],

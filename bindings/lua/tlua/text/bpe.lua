@@ -66,7 +66,9 @@ end
 
 local function feed_files(trainer, files)
   if type(files) == "string" then files = { files } end
-  if type(files) ~= "table" then fail("BPE.train: option 'files' must be a table of paths, got " .. base.kind(files)) end
+  if type(files) ~= "table" then
+    fail("BPE.train: option 'files' must be a table of paths, got " .. base.kind(files))
+  end
   for _, path in ipairs(files) do
     require("tlua.data.readers").check_path(path, "BPE.train")
     check(C.tl_read_bytes(path, 2 ^ 40, out))
