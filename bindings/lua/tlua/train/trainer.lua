@@ -147,7 +147,7 @@ local function finish(t, moment)
   if not t.ranks then t.signal = t.signal or t.poll_signal() end
   if t.signal then return interrupt(t, moment) end
   local evaluating, logging, saving = due(t, moment)
-  local values
+  local values, metric
   if evaluating and t.validation and t.evaluated < t.step then
     local means = evaluate(t, t.validation)
     if not means then
@@ -161,9 +161,8 @@ local function finish(t, moment)
   end
   if logging or values then
     local row = log(t, values)
-    if values and t.monitor then values.metric = judge(t, row) end
+    if values then metric = judge(t, row) end
   end
-  local metric = values and values.metric
   if moment == "end" then saving = not t.saved end
   if saving or (t.checkpoints and t.checkpoints:wants(metric)) then save(t, metric) end
 end
@@ -209,9 +208,8 @@ local function run_epoch(t)
   local next_batch, is_last = batches_of(t)
   while not has_ended(t) do
     base.poll()
-    local before = t.step
     if not step.run(t, next_batch, is_last) then
-      if t.step == before and t.batch == 0 then fail("Trainer: `train` gave no batch") end
+      if t.batch == 0 then fail("Trainer: `train` gave no batch") end
       return end_epoch(t)
     end
     t.step, t.rows, t.saved = t.step + 1, 0, false
