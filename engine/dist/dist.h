@@ -8,8 +8,9 @@
 
 typedef enum tl_reduce_op { TL_SUM = 0, TL_MEAN, TL_MAX, TL_MIN } tl_reduce_op;
 
-/* Joins the other ranks. The launcher's environment says how many there are: Open MPI and Slurm (over MPI), torchrun's RANK,
- * WORLD_SIZE, MASTER_ADDR and MASTER_PORT (over TCP); without one this process is rank 0 of 1 and needs no library. timeout: seconds that a collective waits for the other ranks, > 0. */
+/* Joins the other ranks. The launcher's environment says how many there are: Open MPI and Slurm's --mpi (over MPI);
+ * torchrun's RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, or srun without --mpi and the latter two (over TCP). Without one
+ * this process is rank 0 of 1 and needs no library. timeout: seconds that a collective waits for the other ranks, > 0. */
 TL_API tl_status tl_dist_init(double timeout);
 /* Leaves: waits for what is queued. After a failure the other ranks are not waited for. Nothing if not initialised. */
 TL_API tl_status tl_dist_destroy(void);

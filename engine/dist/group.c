@@ -31,7 +31,7 @@ static const char *const launchers[][4] = {
     {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_PROCID"},
     {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "PMI_RANK"},
 };
-enum { TORCHRUN = 1, LAUNCHERS = 4 };
+enum { TORCHRUN = 1, SLURM = 2, LAUNCHERS = 4 };
 
 /* Whose variables are set; LAUNCHERS: nobody's. */
 static int launcher(int *rank, int *size, int *local_rank) {
@@ -47,6 +47,11 @@ static int launcher(int *rank, int *size, int *local_rank) {
 
 bool tl_dist_environment(int *rank, int *size, int *local_rank) { return launcher(rank, size, local_rank) < LAUNCHERS; }
 
+/* Does srun tell an MPI who its ranks are (--mpi=pmix, pmi2)? */
+static bool srun_serves_mpi(void) {
+  return getenv("PMIX_RANK") != NULL || getenv("PMI_RANK") != NULL || getenv("PMI_FD") != NULL;
+}
+
 tl_status tl_dist_init(double timeout) {
   int rank, size, local_rank, torch_size;
   if (initialized) return TL_FAIL(TL_ERR_STATE, "dist.init", "the ranks have met already");
@@ -61,8 +66,17 @@ tl_status tl_dist_init(double timeout) {
   if (rank >= size)
     return TL_FAIL(TL_ERR_VALUE, "dist.init", "%s is %d, %s is %d: ranks count from 0", launchers[by][0], rank,
                    launchers[by][1], size);
+  bool tcp = by == TORCHRUN;
+  if (by == SLURM && size > 1 && !srun_serves_mpi()) {
+    if (getenv("MASTER_ADDR") == NULL)
+      return TL_FAIL(TL_ERR_STATE, "dist.init",
+                     "srun began %d ranks without an MPI: use srun --mpi=pmix, or set MASTER_ADDR (the first rank's "
+                     "host) and MASTER_PORT",
+                     size);
+    tcp = true;
+  }
   tl_the_group = (tl_group){.rank = rank, .size = size, .local_rank = local_rank, .timeout = timeout};
-  if (by == TORCHRUN && size > 1) tl_the_group.transport = tl_tcp_transport();
+  if (tcp && size > 1) tl_the_group.transport = tl_tcp_transport();
   if (size > 1) {
     tl_status st = tl_queue_start();
     if (st != TL_OK) {

@@ -235,7 +235,7 @@ describe("ranks #once", function()
   end)
 
   it("are as many as the launcher says", function()
-    local text = shell(("SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=4 timeout 60 '%s' -e 'tl.dist.init()'"):format(program))
+    local text = shell(("PMI_RANK=0 PMI_SIZE=4 timeout 60 '%s' -e 'tl.dist.init()'"):format(program))
     has(text, "there are 4 ranks, MPI knows of 1")
   end)
 

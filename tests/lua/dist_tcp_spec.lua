@@ -96,6 +96,19 @@ describe("ranks over TCP #once", function()
     assert.equal(0, select(2, alone "RANK=0 WORLD_SIZE=1 MASTER_ADDR=localhost MASTER_PORT=29500"))
   end)
 
+  it("that srun begins meet at MASTER_ADDR", function()
+    local srun = "SLURM_STEP_NUM_TASKS=%d SLURM_PROCID=%d"
+    has(alone(srun:format(2, 0)), "srun began 2 ranks without an MPI: use srun --mpi=pmix, or set MASTER_ADDR")
+    has(alone(srun:format(2, 0) .. " MASTER_ADDR=localhost"), "got 'localhost' and ''")
+    assert.equal(0, select(2, alone(srun:format(1, 0))))
+    local text = shell(([[bash -c 'export MASTER_ADDR=127.0.0.1 MASTER_PORT=$((20000 + $$ %% 40000))
+      for r in 0 1; do
+        SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=$r timeout 60 "%s" -e "tl.dist.init() tl.dist.barrier() print(123)" &
+      done
+      wait']]):format(program))
+    assert.equal("123\n123\n", text)
+  end)
+
   -- rank 0 at a port of its own, and meanwhile what `others` does
   local function meeting(size, timeout, others)
     local command = [[

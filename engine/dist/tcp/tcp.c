@@ -39,7 +39,7 @@ static tl_status open_tcp(int *rank, int *size) {
   long number = port == NULL ? 0 : strtol(port, &end, 10);
   if (address == NULL || address[0] == '\0' || number < 1 || number > 65534 || *end != '\0')
     return TL_FAIL(TL_ERR_VALUE, "dist.init",
-                   "RANK and WORLD_SIZE want MASTER_ADDR (a host name) and MASTER_PORT (1 to 65534), got '%s' and '%s'",
+                   "ranks without MPI want MASTER_ADDR (a host name) and MASTER_PORT (1 to 65534), got '%s' and '%s'",
                    address == NULL ? "" : address, port == NULL ? "" : port);
   /* there torchrun itself listens at the port that it tells its processes */
   if (store != NULL && strcmp(store, "True") == 0) number++;
