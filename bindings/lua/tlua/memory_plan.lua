@@ -174,7 +174,7 @@ end
 
 -- While f runs there is next to no garbage, new tensors are on the device, and random numbers are taken from elsewhere.
 local function aside(device, f, ...)
-  local limits = ffi.new("double[2]", 1.01, 0)
+  local limits = ffi.new("double[2]", 1.001, 0)
   local former, rng = tl.get_default_device(), tl.get_rng_state()
   native.tl_garbage_limits(limits, limits + 1)
   local results = { pcall(function(...)
