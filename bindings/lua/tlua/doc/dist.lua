@@ -1,12 +1,13 @@
 -- dist.lua: what the REPL's ?name shows of training on several ranks: pure data.
 return {
   ["tl.dist"] = [[
-dist: several processes (ranks) that train together, started by `tlua --ranks N script`, mpirun or srun. Ranks count from
-0. Every rank calls the same collectives in the same order; what differs is an error on every rank. docs/dist.md.]],
+dist: several processes (ranks) that train together, begun by `tlua --ranks N script`, mpirun, srun or torchrun. Ranks
+count from 0. Every rank calls the same collectives in the same order; what differs is an error on every rank.
+docs/dist.md.]],
   ["tl.dist.init"] = [[
-init{timeout=600}: joins the other ranks, over MPI (mpirun, `tlua --ranks`, srun --mpi=pmix) or over TCP where RANK,
-WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set (torchrun); alone this is rank 0 of 1. timeout: seconds that a collective
-waits for the others before it fails with what is missing.]],
+init{timeout=600}: joins the other ranks: over MPI (mpirun, `tlua --ranks`, srun --mpi=pmix), or over TCP where
+MASTER_ADDR and MASTER_PORT are set (with torchrun's RANK and WORLD_SIZE, or by plain srun). Alone this is rank 0 of 1.
+timeout: seconds that a collective waits for the others before it fails with what is missing.]],
   ["tl.dist.destroy"] = "destroy(): leaves the group after what is queued. The end of a script does it, too.",
   ["tl.dist.is_initialized"] = "is_initialized(): was dist.init called?",
   ["tl.dist.rank"] = "rank(): this process's number, 0 .. world_size()-1.",
