@@ -81,13 +81,13 @@ __device__ void products(C s[R][R], rows<const T> a, int64_t a0, int64_t a_end, 
 }
 
 /* The room that products() and add_products() share: two operands DEPTH deep */
-template <int R> constexpr int room_of() { return 2 * R * SIDE * (DEPTH + 1); }
+template <int R> constexpr int ROOM = 2 * R * SIDE * (DEPTH + 1);
 
 /* sum[i][j] += row (y + SIDE i) of w (R SIDE, R SIDE), or its column, times column (x + SIDE j) of b from row b0 */
 template <typename T, int R, int WIDTH, bool COLUMNS, typename C>
 __device__ void add_products(C sum[R][WIDTH / SIDE], const C *w, rows<const T> b, int64_t b0, int64_t b_end, int width,
                              C *room) {
-  enum { PART = room_of<R>() / WIDTH < R * SIDE ? room_of<R>() / WIDTH : R * SIDE, LD = R * SIDE + 1 };
+  enum { PART = ROOM<R> / WIDTH < R * SIDE ? ROOM<R> / WIDTH : R * SIDE, LD = R * SIDE + 1 };
   static_assert(PART > 0, "a row fits");
   const int y = (int)threadIdx.x / SIDE, x = (int)threadIdx.x % SIDE;
   for (int first = 0; first < R * SIDE; first += PART) {
@@ -136,7 +136,7 @@ template <typename T, int WIDTH, int R>
 __global__ void __launch_bounds__(SIDE *SIDE, 1) attention_kernel(const __grid_constant__ problem p) {
   typedef gpu_compute_t<T> C;
   enum { TILE = R * SIDE, LD = TILE + 1 };
-  __shared__ C room[room_of<R>()], weights[TILE * LD];
+  __shared__ C room[ROOM<R>], weights[TILE * LD];
   const int y = (int)threadIdx.x / SIDE, x = (int)threadIdx.x % SIDE;
   const int64_t tiles = (p.length + TILE - 1) / TILE, head = blockIdx.x / tiles, t0 = blockIdx.x % tiles * TILE;
   const int64_t b = head / p.heads, h = head % p.heads, kv = h / p.group;
@@ -248,7 +248,7 @@ template <typename T, int WIDTH, int R>
 __global__ void __launch_bounds__(SIDE *SIDE, 1) attention_dq_kernel(const __grid_constant__ problem p) {
   typedef gpu_compute_t<T> C;
   enum { TILE = R * SIDE, LD = TILE + 1 };
-  __shared__ C room[room_of<R>()], ds[TILE * LD];
+  __shared__ C room[ROOM<R>], ds[TILE * LD];
   const int64_t tiles = (p.length + TILE - 1) / TILE, head = blockIdx.x / tiles, t0 = blockIdx.x % tiles * TILE;
   const int64_t b = head / p.heads, h = head % p.heads;
   C sum[R][WIDTH / SIDE] = {};
@@ -265,7 +265,7 @@ template <typename T, int WIDTH, int R, bool VALUES>
 __global__ void __launch_bounds__(SIDE *SIDE, 1) attention_dkv_kernel(const __grid_constant__ problem p) {
   typedef gpu_compute_t<T> C;
   enum { TILE = R * SIDE, LD = TILE + 1 };
-  __shared__ C room[room_of<R>()], w[TILE * LD];
+  __shared__ C room[ROOM<R>], w[TILE * LD];
   const int64_t tiles = (p.keys + TILE - 1) / TILE, head = blockIdx.x / tiles, s0 = blockIdx.x % tiles * TILE;
   const int64_t b = head / p.kv_heads, kv = head % p.kv_heads;
   C sum[R][WIDTH / SIDE] = {};

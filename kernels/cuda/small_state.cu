@@ -27,15 +27,21 @@ typedef gpu_list<small_entry, 32> small_list;
 template <typename T> static __device__ inline gpu_quad<T> load_quad(const void *from, int64_t e, int n, bool whole) {
   if (whole) return *(const gpu_quad<T> *)((const T *)from + e);
   gpu_quad<T> q = {};
-  for (int k = 0; k < n; k++) q.at[k] = ((const T *)from)[e + k];
+#pragma unroll
+  for (int k = 0; k < 4; k++) // indices that the compiler knows: in registers
+    if (k < n) q.at[k] = ((const T *)from)[e + k];
   return q;
 }
 
 template <typename T>
 static __device__ inline void store_quad(void *to, int64_t e, int n, bool whole, const gpu_quad<T> &q) {
-  if (whole) *(gpu_quad<T> *)((T *)to + e) = q;
-  else
-    for (int k = 0; k < n; k++) ((T *)to)[e + k] = q.at[k];
+  if (whole) {
+    *(gpu_quad<T> *)((T *)to + e) = q;
+    return;
+  }
+#pragma unroll
+  for (int k = 0; k < 4; k++)
+    if (k < n) ((T *)to)[e + k] = q.at[k];
 }
 
 // ---- how the moments are stored ----

@@ -1,9 +1,9 @@
--- trainer.lua: the Trainer on several ranks: unequal counts equal one big batch, metrics are those of all ranks, a signal to
--- one rank stops all, and a run that goes on ends with the file of the uninterrupted one.
+-- trainer.lua: the Trainer on several ranks: unequal counts equal one big batch, metrics are those of all ranks, a
+-- signal to one rank stops all, and a run that goes on ends with the file of the uninterrupted one.
 -- trainer.lua FOLDER equal | whole | signal | resume
 local tl = require "tlua"
 local process = require "tlua.sweep.process"
-local nn, dist, optim, data, F = tl.nn, tl.dist, tl.optim, tl.data, tl.F
+local nn, dist, optim, data = tl.nn, tl.dist, tl.optim, tl.data
 local folder, mode = arg[1], arg[2]
 
 dist.init { timeout = 60 }
@@ -82,7 +82,8 @@ local function long(directory)
       if mode == "signal" and steps == 11 and rank == size - 1 then process.kill(process.pid(), 15) end
       return loss(m, ...)
     end,
-    accumulate = ACCUMULATE, epochs = 3, directory = directory, resume = true, save_every = 2, seed = 5, console = false,
+    accumulate = ACCUMULATE, epochs = 3, directory = directory, resume = true, save_every = 2, seed = 5,
+    console = false,
   }
   tl.rand(rank + 1) -- ranks need not be alike
   trainer:fit()

@@ -300,8 +300,8 @@ describe("bench --vs-torch #once", function()
     -- a PyTorch whose step takes 1000 s
     write(script, [[io.write('{"case": "linear_step", "device": "cpu", "threads": 1, "seconds": 1000}')]])
     local python = ("'%s' '%s'"):format(program, script)
-    local code, text = tlua(nil, "bench", "--vs-torch", "--python", python, "--case", "linear_step", "--seconds", "0.01",
-      "--rounds", "1", "--json")
+    local code, text = tlua(nil, "bench", "--vs-torch", "--python", python, "--case", "linear_step", "--json",
+      "--seconds", "0.01", "--rounds", "1")
     assert.equal(0, code)
     assert.equal(1000, tonumber(text:match '"torch": (%d+),'))
     assert.is_true(tonumber(text:match '"ratio": ([%d.e+]+),') > 1e5)

@@ -48,8 +48,8 @@ local WNOHANG = 1
 local PATIENCE = 2 -- seconds
 
 -- Waits for the end of mpirun. Returns its status, and the signal that came meanwhile, 0: none. A terminal's Ctrl-C
--- reaches mpirun, too, which ends the ranks; a signal for this process alone, or SIGTERM, is passed on: once, for a second
--- one lets mpirun exit at once, and the ranks may be writing a checkpoint.
+-- reaches mpirun, too, which ends the ranks; a signal for this process alone, or SIGTERM, is passed on: once, for a
+-- second one lets mpirun exit at once, and the ranks may be writing a checkpoint.
 local SI_KERNEL = 0x80
 local function wait_for(pid, signals)
   local status, second, info = ffi.new("int[1]"), ffi.new("long[2]", 1, 0), ffi.new("int[32]")

@@ -1,4 +1,4 @@
--- tensorboard.lua: metrics, texts and histograms as event files, which TensorBoard shows: tensorboard --logdir DIRECTORY.
+-- tensorboard.lua: metrics, texts and histograms as event files, which TensorBoard shows (tensorboard --logdir FOLDER).
 -- The format is the engine's (engine/data/tensorboard.c).
 local base = require "tlua.base"
 local system = require "tlua.system"
