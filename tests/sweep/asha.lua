@@ -4,7 +4,7 @@
 local tl = require "tlua"
 local nn, optim, data, sweep = tl.nn, tl.optim, tl.data, tl.sweep
 
-local seeds, trials = tonumber(arg[1] or 3), tonumber(arg[2] or 27)
+local seeds, trials = tonumber(arg[1] or 12), tonumber(arg[2] or 27)
 local images_used, epochs = tonumber(arg[3] or 2048), tonumber(arg[4] or 27)
 
 local images, labels = data.fashion_mnist { train = true }
@@ -59,7 +59,7 @@ local function objective(p, trial)
   return best
 end
 
--- Up to n trials, as many as `budget` epochs allow. Returns the errors, epochs, trials.
+-- Up to n trials, as many as `budget` epochs allow. Returns {best=, test= in per cent, epochs=, trials=}.
 local function run(seed, n, pruner, budget)
   local study = sweep.run {
     storage = ":memory:", workers = 0, quiet = true, trials = n, sampler = sweep.TPE { seed = seed },
@@ -77,16 +77,30 @@ local function run(seed, n, pruner, budget)
     if t.state == "complete" and t.value < best then best, test = t.value, t.attributes.test end
   end
   study:close()
-  return ("%.2f %% (%.2f %%)"):format(100 * best, 100 * test), spent, count
+  return { best = 100 * best, test = 100 * test, epochs = spent, trials = count }
+end
+
+-- "mean +- its standard error" of a list.
+local function mean_text(list)
+  local sum, squares = 0, 0
+  for _, gap in ipairs(list) do sum = sum + gap end
+  local mean = sum / #list
+  for _, gap in ipairs(list) do squares = squares + (gap - mean) ^ 2 end
+  return ("%+.2f +- %.2f points"):format(mean, math.sqrt(squares / (#list - 1) / #list))
 end
 
 io.stdout:setvbuf "line"
 print("| seed | no pruner: error (on the test images) | trials | epochs | ASHA | trials | epochs |")
 print("|---|---|---|---|---|---|---|")
+local validation_gaps, test_gaps = {}, {} -- ASHA's errors over those without a pruner
 for seed = 1, seeds do
-  local full, full_epochs = run(seed, trials, sweep.none, math.huge)
-  local pruner = sweep.ASHA { grace = 1, eta = 3, max_steps = epochs }
-  local asha, asha_epochs, asha_trials = run(seed, 2 * trials, pruner, full_epochs / 3)
-  print(("| %d | %s | %d | %d | %s | %d | %d |"):format(seed, full, trials, full_epochs, asha, asha_trials,
-    asha_epochs))
+  local full = run(seed, trials, sweep.none, math.huge)
+  local asha = run(seed, 2 * trials, sweep.ASHA { grace = 1, eta = 3, max_steps = epochs }, full.epochs / 3)
+  print(("| %d | %.2f %% (%.2f %%) | %d | %d | %.2f %% (%.2f %%) | %d | %d |"):format(seed, full.best, full.test,
+    full.trials, full.epochs, asha.best, asha.test, asha.trials, asha.epochs))
+  validation_gaps[seed], test_gaps[seed] = asha.best - full.best, asha.test - full.test
+end
+if seeds > 1 then
+  print("\nASHA's error less that without a pruner:")
+  print(("validation %s, test %s"):format(mean_text(validation_gaps), mean_text(test_gaps)))
 end
