@@ -174,6 +174,7 @@ describe("an option #once", function()
     code, text = tlua(nil, "-h")
     assert.equal(0, code)
     assert.truthy(text:find("usage: tlua", 1, true) and text:find("\n  doctor ", 1, true))
+    assert.is_nil(text:find("nil", 1, true)) -- every tool has its line
     assert.truthy(text:find("\n  report ", 1, true) and text:find("\n  sweep ", 1, true))
   end)
 
