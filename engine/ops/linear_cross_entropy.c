@@ -79,8 +79,12 @@ static tl_status piece_make(const job *j, int64_t k, piece *c) {
 
 /* The label that the kernel stumbled over, with its place in the target. */
 static tl_status bad_label(const job *j, int64_t at) {
-  double label;
-  TL_TRY(tl_get(j->in[TARGET], 1, &at, &label));
+  double label = 0;
+  tl_tensor *one = NULL;
+  TL_TRY(span_of(j->in[TARGET], at, 1, &one));
+  const tl_status st = tl_get(one, 1, &(int64_t){0}, &label);
+  tl_tensor_free(one);
+  TL_TRY(st);
   return TL_FAIL(TL_ERR_INDEX, OP, "label %.0f (element %lld of the target) is outside 0..%lld", label,
                  (long long)tl_position(at), (long long)j->p->classes - 1);
 }
