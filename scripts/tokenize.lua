@@ -31,6 +31,9 @@ local function read_arguments(words)
     local name = words[i]:match("^%-%-?(%w+)$")
     if not name then
       files[#files + 1] = words[i]
+    elseif name == "help" or name == "h" then
+      print(usage)
+      os.exit(0)
     elseif name == "train" then
       o.train = true
     elseif not takes[name] then
@@ -70,7 +73,8 @@ local function parts(path)
   local rest = ""
   return function()
     while rest do
-      local block = file:read(BLOCK)
+      local block, why = file:read(BLOCK)
+      if why then error(path .. ": " .. why, 0) end -- a folder, for one
       if not block then
         local last = rest
         rest = nil
@@ -78,7 +82,7 @@ local function parts(path)
         return last
       end
       rest = rest .. block
-      local cut = rest:match(".*\n()%S")
+      local cut = rest:match("^.*\n()%S")
       if cut then
         local part = rest:sub(1, cut - 1)
         rest = rest:sub(cut)
@@ -110,4 +114,7 @@ local o, files = read_arguments(arg)
 if (o.train ~= nil) == (o.encode ~= nil) then refuse "needs either --train or --encode" end
 if not o.o then refuse "needs -o, the file to write" end
 if #files == 0 then refuse "needs a file to read" end
+for _, path in ipairs { o.encode or "", unpack(files) } do
+  if path:gsub("^%./", "") == o.o:gsub("^%./", "") then refuse(o.o .. " is read, and cannot be what is written") end
+end
 if o.train then train(o, files) else encode(o, files) end

@@ -334,10 +334,32 @@ describe("tlua tokenize #once", function()
       [""] = "needs either %-%-train or %-%-encode", ["--train x"] = "needs %-o", ["--train -o x"] = "a file to read",
       ["--train --vocb 7"] = "there is no option %-%-vocb", ["--train -o"] = "%-o needs a value",
       ["--train -o x --vocab many y"] = "%-%-vocab needs a number",
+      ["--train -o x ./x"] = "x is read, and cannot be what is written",
+      ["--encode x -o x y"] = "x is read, and cannot be what is written",
     } do
       local code, output = run(arguments)
       assert.equal(2, code)
       assert.matches(message .. ".*usage: tlua tokenize", output)
     end
+    local code, output = run "--help"
+    assert.equal(0, code)
+    assert.matches("^usage: tlua tokenize", output)
+  end)
+
+  it("takes a text that is one line, and no folder for a text", function()
+    local tokenizer, text, tokens = golden .. "bpe_gpt2.json", os.tmpname(), os.tmpname()
+    local file = assert(io.open(text, "wb"))
+    file:write((("a line without an end "):rep(50000)))
+    file:close()
+    local start = os.time()
+    local code, output = run(("--encode %s -o %s %s"):format(tokenizer, tokens, text))
+    assert.equal(0, code, output)
+    assert.matches("of 1100000 bytes", output)
+    assert.is_true(os.time() - start < 60) -- not with the square of its length
+    code, output = run(("--encode %s -o %s %s"):format(tokenizer, tokens, golden))
+    assert.equal(1, code)
+    assert.matches("Is a directory", output)
+    os.remove(text)
+    os.remove(tokens)
   end)
 end)
