@@ -205,6 +205,8 @@ describe("files that are not right #cpu (no kernel is involved)", function()
       write(folder .. "/model.safetensors.index.json", '{"weight_map": {"a": "../b.safetensors"}}')
     end), 1, true)
     assert.has_error(function() models.load(7) end, "models.load: argument 1 must be a path, got a number")
+    assert.has_error(function() models.load(golden .. "gpt2", { dtype = "float31" }) end,
+      "models.load: there is no dtype 'float31', did you mean 'float32'?")
   end)
 end)
 
@@ -316,7 +318,9 @@ describe("generate", function()
     local greedy = model:generate(ids, { max_new_tokens = 8, temperature = 0 })
     same(greedy, generate { max_new_tokens = 8, top_k = 1 })
     same(greedy, generate { max_new_tokens = 8, top_p = 1e-9 })
-    same(greedy, generate { max_new_tokens = 8, temperature = 1e-4 })
+    for _, temperature in ipairs { 1e-4, 1e-40, 5e-324 } do
+      same(greedy, generate { max_new_tokens = 8, temperature = temperature })
+    end
   end)
 
   it("draws from the top k, from the nucleus, by probability", function()
@@ -385,6 +389,20 @@ describe("generate", function()
     close(tl.cat({ first, rest }, 2), whole, 1e-5)
     assert.has_error(function() model(ids, cache) end,
       "a cache keeps no graph: call the model inside tl.no_grad")
+  end)
+
+  it("takes its own caches only, with the same rows", function()
+    local function says(message, ...)
+      local ok, said = pcall(tl.no_grad, model, ...)
+      assert.is_false(ok)
+      assert.matches(message, said, 1, true)
+    end
+    local cache = model:cache()
+    tl.no_grad(model, ids:narrow(2, 1, 1), cache)
+    says(("the cache holds tokens of %d rows, the ids have 1"):format(#ids), ids:narrow(1, 1, 1), cache)
+    says("argument 2 must be a cache, as model:cache() makes it, got a table", ids, {})
+    says("argument 2 must be a cache, as model:cache() makes it, got a number", ids, 5)
+    says("the cache is another model's", ids, models.load(golden .. "llama"):cache())
   end)
 
   it("refuses what does not fit", function()

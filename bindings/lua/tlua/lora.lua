@@ -26,6 +26,24 @@ local function is_target(name, targets)
   return false
 end
 
+-- Fails unless the targets are names or a pattern.
+local function check_targets(op, targets)
+  local fits = type(targets) == "string" or type(targets) == "table" and #targets > 0
+  if not fits then
+    fail(op .. ": option 'target_modules' must be a list of names or a pattern, got " .. base.kind(targets))
+  end
+  if type(targets) == "string" then
+    local ok, message = pcall(string.find, "", "^" .. targets .. "$")
+    if not ok then fail(("%s: option 'target_modules': %s"):format(op, message)) end
+    return
+  end
+  for i, target in ipairs(targets) do
+    if type(target) ~= "string" then
+      fail(("%s: element %d of option 'target_modules' must be a name, got %s"):format(op, i, base.kind(target)))
+    end
+  end
+end
+
 local function linear_layers(model, op, targets)
   local names, layers, all = {}, {}, {}
   for name, m in model:named_modules() do
@@ -91,9 +109,7 @@ function lora.apply(model, options)
   support.size(op, "option 'r'", o.r)
   if not (o.dropout >= 0 and o.dropout < 1) then fail(op .. ": option 'dropout' must be at least 0 and below 1") end
   local targets = o.target_modules
-  if type(targets) ~= "string" and (type(targets) ~= "table" or #targets == 0) then
-    fail(op .. ": option 'target_modules' must be a list of names or a pattern, got " .. base.kind(targets))
-  end
+  check_targets(op, targets)
   if rawget(model, "lora_adapters") then fail(op .. ": the model has adapters already") end
   local names, layers = linear_layers(model, op, targets)
   local frozen = {}

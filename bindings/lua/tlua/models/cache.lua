@@ -8,8 +8,24 @@ Cache.__index = Cache
 
 local CHUNK = 256 -- tokens by which room grows at least
 
---- A cache for a model that takes `limit` tokens at most. length: the tokens in it; keys, values: a tensor each layer.
-local function new(limit) return setmetatable({ length = 0, limit = limit, keys = {}, values = {} }, Cache) end
+local cache = {}
+
+--- A cache for that model. length: the tokens in it; keys, values: a tensor each layer.
+function cache.new(model)
+  return setmetatable({ model = model, length = 0, limit = model:limit(), keys = {}, values = {} }, Cache)
+end
+
+--- Fails unless `c` is a cache of this model, with as many rows as ids (B, T).
+function cache.check(c, model, ids)
+  if type(c) ~= "table" or getmetatable(c) ~= Cache then
+    fail(("%s: argument 2 must be a cache, as model:cache() makes it, got %s"):format(model._name, base.kind(c)))
+  end
+  if c.model ~= model then fail(model._name .. ": the cache is another model's") end
+  local rows = c.length > 0 and c.keys[1]:size(1) or ids:size(1)
+  if rows ~= ids:size(1) then
+    fail(("%s: the cache holds tokens of %d rows, the ids have %d"):format(model._name, rows, ids:size(1)))
+  end
+end
 
 -- `store` (B, H, room, D), or a larger one with the same first `length` tokens; made for tensors like x.
 local function with_room(self, store, x, needed)
@@ -38,4 +54,4 @@ end
 --- All layers have seen n more tokens.
 function Cache:advance(n) self.length = self.length + n end
 
-return new
+return cache

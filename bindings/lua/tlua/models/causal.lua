@@ -5,7 +5,7 @@ local base = require "tlua.base"
 local nn = require "tlua.nn"
 local F = require "tlua.nn.functional"
 local generation = require "tlua.models.generate"
-local new_cache = require "tlua.models.cache"
+local caches = require "tlua.models.cache"
 
 local fail = base.fail
 
@@ -18,6 +18,7 @@ function Causal:limit() return self.config.n_positions or self.config.max_positi
 function Causal:check_ids(ids, cache)
   base.check_tensor(ids, self._name, 1)
   if ids:dim() ~= 2 then fail(("%s: ids must be (B, T), got %d dims"):format(self._name, ids:dim())) end
+  if cache then caches.check(cache, self, ids) end
   local T = ids:size(2) + (cache and cache.length or 0)
   if T > self:limit() then fail(("%s: %d tokens, the model takes %d at most"):format(self._name, T, self:limit())) end
 end
@@ -50,7 +51,7 @@ function Causal:gradient_checkpointing(on)
 end
 
 --- model:cache(): an empty cache for model(ids, cache).
-function Causal:cache() return new_cache(self:limit()) end
+function Causal:cache() return caches.new(self) end
 
 --- model:save_pretrained(folder): writes config.json and model.safetensors, as transformers reads them.
 function Causal:save_pretrained(folder) require("tlua.models.pretrained").save(self, folder) end

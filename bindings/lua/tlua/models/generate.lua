@@ -53,7 +53,9 @@ end
 -- logits (B, V) -> ids (B, 1).
 local function draw(logits, o)
   if o.temperature == 0 then return logits:argmax(2, { keepdim = true }) end
-  logits = logits:float() / o.temperature
+  logits = logits:float()
+  -- The likeliest is 0 at any temperature, which float32 has to hold.
+  logits = (logits - logits:amax(2, { keepdim = true })) / math.max(o.temperature, 1e-30)
   local k = o.top_k > 0 and math.min(o.top_k, logits:size(2)) or logits:size(2)
   if k == logits:size(2) and o.top_p == 1 then
     return logits:softmax(2):multinomial(1, { generator = o.generator })

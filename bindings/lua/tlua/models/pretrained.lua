@@ -157,6 +157,7 @@ function pretrained.load(path, options)
   local op = "models.load"
   if type(path) ~= "string" then fail(op .. ": argument 1 must be a path, got " .. base.kind(path)) end
   local o = base.options(op, options, { device = base.optional, dtype = "float32" })
+  base.dtype(o.dtype, op)
   path = path:gsub("(.)/+$", "%1")
   local folder = path:match("%.safetensors$") and (path:match("^(.*)/[^/]*$") or ".") or path
   local paths = folder ~= path and { path } or weight_files(op, folder)
