@@ -49,6 +49,7 @@ for i = 1, #arg, 2 do
   if value == nil then refuse(arg[i] .. " needs a value") end
   o[name] = value
 end
+if o.batch < 1 or o.context < 1 then refuse "a batch needs at least one sequence of at least one token" end
 tl.manual_seed(o.seed)
 io.stdout:setvbuf "line"
 

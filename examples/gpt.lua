@@ -56,6 +56,7 @@ if o.data == "" then refuse "needs --data FILE" end
 dist.init()
 local rank, ranks = dist.rank(), dist.world_size()
 local device = o.device == "cuda" and "cuda:" .. dist.local_rank() or o.device
+if o.batch < 1 then refuse "a batch needs at least one sequence" end
 if o.batch % ranks ~= 0 then refuse(("a batch of %d cannot be divided among %d ranks"):format(o.batch, ranks)) end
 tl.manual_seed(o.seed)
 local function say(...)
@@ -185,7 +186,7 @@ io.stdout:setvbuf "line"
 local parameters = 0
 for _, p in ipairs(model:parameters()) do parameters = parameters + p:numel() end
 say(("%d characters, %d different; %d parameters"):format(#text, vocab:size(), parameters))
-local bar = tl.progress(o.steps - first + 1, {
+local bar = tl.progress(math.max(0, o.steps - first + 1), {
   desc = "training", unit = "characters", unit_scale = o.batch * o.context,
   file = rank > 0 and assert(io.open("/dev/null", "w")) or nil, -- one bar for all ranks
 })

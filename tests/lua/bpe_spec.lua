@@ -250,6 +250,7 @@ describe("tokenizer files", function()
       return write(changed)
     end
     raises("No such file", BPE.load, path .. "-absent")
+    raises("there is neither tokenizer.json nor vocab.json", BPE.load, "/usr")
     raises("is not JSON", BPE.load, write "{")
     raises("is not JSON", BPE.load, write(good:sub(1, -2)))
     raises("is not a tokenizer", BPE.load, write "[]")

@@ -23,6 +23,14 @@ local function exists(path)
   return file ~= nil
 end
 
+local function is_folder(path)
+  local file = io.open(path, "rb")
+  local _, why
+  if file then _, why = file:read(1) end
+  if file then file:close() end
+  return why ~= nil
+end
+
 --- BPE.load(path): a tokenizer.json, or a folder with one (or with vocab.json and merges.txt).
 --- BPE.load(vocab, merges): the two files of GPT-2.
 function BPE.load(path, merges)
@@ -37,6 +45,8 @@ function BPE.load(path, merges)
     path = path .. "/tokenizer.json"
   elseif exists(path .. "/vocab.json") and exists(path .. "/merges.txt") then
     return BPE.load(path .. "/vocab.json", path .. "/merges.txt")
+  elseif is_folder(path) then
+    fail(("BPE.load: %s: there is neither tokenizer.json nor vocab.json and merges.txt"):format(path))
   end
   check(C.tl_bpe_load(path, bpe_out))
   return take()
