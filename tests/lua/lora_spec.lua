@@ -119,6 +119,27 @@ describe("lora", function()
     for _, p in ipairs(model:parameters()) do assert.is_true(p.requires_grad) end
   end)
 
+  it("adapts the output layer, too", function()
+    tl.manual_seed(1)
+    local model = models.llama { vocab_size = 9, max_position_embeddings = 8, hidden_size = 8, intermediate_size = 12,
+      num_hidden_layers = 1, num_attention_heads = 2 }
+    local ids = tl.randint(0, 9, { 2, 6 })
+    local before = model(ids):detach()
+    lora.apply(model, { r = 2, alpha = 4, target_modules = { "lm_head" } })
+    for _, p in ipairs(lora.parameters(model)) do nn.init.normal_(p) end
+    local logits, loss = model(ids), model:loss(ids, ids)
+    assert.is_true((logits - before):abs():max():item() > 0.1)
+    close(logits, model.lm_head(model.model(ids)), 1e-5)
+    close(loss, tl.F.cross_entropy(logits:flatten(1, 2), ids:flatten()), 1e-5)
+    loss:backward()
+    for _, p in ipairs(lora.parameters(model)) do assert.is_true(p.grad:abs():sum():item() > 0) end
+    local options = { max_new_tokens = 2, temperature = 0 }
+    local written = model:generate(ids, options)
+    lora.merge(model)
+    close(model(ids), logits, 1e-5)
+    assert.same(written:tolist(), model:generate(ids, options):tolist())
+  end)
+
   it("is W + (alpha / r) B A", function()
     local model, x = adapted(), tl.randn(4, 5)
     local layer = model[1]

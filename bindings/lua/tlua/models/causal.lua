@@ -7,7 +7,7 @@ local F = require "tlua.nn.functional"
 local generation = require "tlua.models.generate"
 local caches = require "tlua.models.cache"
 
-local fail = base.fail
+local tl, fail = base.tl, base.fail
 
 local Causal = nn.Module:extend("CausalLM")
 
@@ -23,23 +23,34 @@ function Causal:check_ids(ids, cache)
   if T > self:limit() then fail(("%s: %d tokens, the model takes %d at most"):format(self._name, T, self:limit())) end
 end
 
+-- States x (.., C) and the weight (V, C) whose product is the logits. Adapters of the output layer (tl.lora) are columns
+-- more of both: x W' + (scale A x) B'.
+local function factors(model, x)
+  local weight, head = model:output_weight(), model.lm_head
+  local A = head and head.lora_A
+  if not A then return x, weight end
+  local change = A(head.lora_dropout(x:to(A.weight.dtype))) * head.lora_scale
+  return tl.cat({ x, change:to(x.dtype) }, -1), tl.cat({ weight, head.lora_B.weight:to(weight.dtype) }, 2)
+end
+
 --- model(ids, cache): ids (B, T) -> logits (B, T, V). With a cache (model:cache()) the ids continue what it holds.
 function Causal:forward(ids, cache)
   self:check_ids(ids, cache)
-  return F.linear(self:body()(ids, cache), self:output_weight())
+  return F.linear(factors(self, self:body()(ids, cache)))
 end
 
 --- The logits (B, V) behind the last of ids (B, T).
 function Causal:next_logits(ids, cache)
   self:check_ids(ids, cache)
-  return F.linear(self:body()(ids, cache):select(2, -1), self:output_weight())
+  return F.linear(factors(self, self:body()(ids, cache):select(2, -1)))
 end
 
 --- model:loss(ids, targets, {ignore_index=-100, label_smoothing=0, reduction="mean", ...}): the cross entropy of
 --- targets (B, T) with the logits of ids (B, T), which are never all in memory at once: F.linear_cross_entropy.
 function Causal:loss(ids, targets, options)
   self:check_ids(ids)
-  return F.linear_cross_entropy(self:body()(ids), self:output_weight(), targets, options)
+  local x, weight = factors(self, self:body()(ids))
+  return F.linear_cross_entropy(x, weight, targets, options)
 end
 
 --- model:gradient_checkpointing(on): keeps the input of each layer only, and computes the rest anew in backward: memory
