@@ -97,7 +97,7 @@ static void check_row(const op_row *row, int dtype, const int *way) {
   trial expected;
   trial_make(&expected, row, dtype, way, true, false, false);
   if (trial_run(&expected) != TL_OK) { /* a view that these strides do not allow */
-    ck_assert(row->flags & CONTIGUOUS_ONLY);
+    ck_assert_msg(row->flags & CONTIGUOUS_ONLY, "%s: %s", row->name, tl_last_error()->message);
     trial_free(&expected);
     return;
   }
