@@ -14,22 +14,39 @@ namespace {
 
 enum { SIDE = 16, DEPTH = 16, WIDEST = 256 }; /* DEPTH: of a product's operands, in shared memory at a time */
 
-/* One head's rows, any strides. */
-template <typename T> struct rows {
-  T *at;
-  int64_t row, col;
+/* One head's rows in a 4-d tensor, any strides, stored as the problem's dtype. Kernels are compiled for what they compute
+ * in, C, and learn at run time how it is stored: five architectures of every combination take minutes to compile. */
+struct rows {
+  void *data;
+  int64_t first, row, col;
 };
-struct view { /* of a 4-d tensor */
+struct view {
   void *data;
   int64_t stride[4];
-  template <typename T> __device__ rows<T> head(int64_t b, int64_t h) const {
-    return {(T *)data + b * stride[0] + h * stride[1], stride[2], stride[3]};
+  __device__ rows head(int64_t b, int64_t h) const {
+    return {data, b * stride[0] + h * stride[1], stride[2], stride[3]};
   }
 };
 
+template <typename C> __device__ C load(int dtype, const rows &x, int64_t row, int64_t col) {
+  const int64_t at = x.first + row * x.row + col * x.col;
+  if constexpr (sizeof(C) == sizeof(double)) return ((const double *)x.data)[at];
+  if (dtype == TL_FLOAT32) return ((const float *)x.data)[at];
+  if (dtype == TL_FLOAT16) return gpu_load<C>(((const __half *)x.data)[at]);
+  return gpu_load<C>(((const __nv_bfloat16 *)x.data)[at]);
+}
+
+template <typename C> __device__ void store(int dtype, const rows &x, int64_t row, int64_t col, C v) {
+  const int64_t at = x.first + row * x.row + col * x.col;
+  if constexpr (sizeof(C) == sizeof(double)) ((double *)x.data)[at] = v;
+  else if (dtype == TL_FLOAT32) ((float *)x.data)[at] = v;
+  else if (dtype == TL_FLOAT16) ((__half *)x.data)[at] = gpu_store<__half>(v);
+  else ((__nv_bfloat16 *)x.data)[at] = gpu_store<__nv_bfloat16>(v);
+}
+
 struct problem {
   int64_t heads, kv_heads, group, length, keys; /* H, Hk, H / Hk, T, S */
-  int width, v_width;                           /* D, V */
+  int width, v_width, dtype;                    /* D, V */
   view q, k, v, out, g, dq, dk, dv, mask;
   bool causal, masked, bool_mask;
   double scale, keep_scale;
@@ -40,19 +57,19 @@ struct problem {
 };
 
 /* dst (n, columns), rows of `ld`, = elements of x from (first, column) on; 0 where x ends. columns is a power of 2. */
-template <typename C, typename T>
-__device__ void stage(C *dst, int ld, rows<const T> x, int64_t first, int64_t end, int n, int column, int width,
+template <typename C>
+__device__ void stage(C *dst, int ld, int dtype, const rows &x, int64_t first, int64_t end, int n, int column, int width,
                       int columns) {
   for (int i = (int)threadIdx.x; i < n * columns; i += SIDE * SIDE) {
     const int r = i / columns, c = i % columns;
     const bool inside = first + r < end && column + c < width;
-    dst[r * ld + c] = inside ? gpu_load<C>(x.at[(first + r) * x.row + (column + c) * x.col]) : (C)0;
+    dst[r * ld + c] = inside ? load<C>(dtype, x, first + r, column + c) : (C)0;
   }
 }
 
 /* s[i][j] = the products of row (y + SIDE i) of a from `a0` on with row (x + SIDE j) of b from `b0` on */
-template <typename T, int R, typename C>
-__device__ void products(C s[R][R], rows<const T> a, int64_t a0, int64_t a_end, rows<const T> b, int64_t b0,
+template <int R, typename C>
+__device__ void products(C s[R][R], int dtype, const rows &a, int64_t a0, int64_t a_end, const rows &b, int64_t b0,
                          int64_t b_end, int width, C *room) {
   const int y = (int)threadIdx.x / SIDE, x = (int)threadIdx.x % SIDE;
   C *as = room, *bs = room + R * SIDE * (DEPTH + 1);
@@ -62,8 +79,8 @@ __device__ void products(C s[R][R], rows<const T> a, int64_t a0, int64_t a_end, 
     for (int j = 0; j < R; j++) s[i][j] = 0;
   for (int d = 0; d < width; d += DEPTH) {
     __syncthreads(); /* the room is free again */
-    stage<C>(as, DEPTH + 1, a, a0, a_end, R * SIDE, d, width, DEPTH);
-    stage<C>(bs, DEPTH + 1, b, b0, b_end, R * SIDE, d, width, DEPTH);
+    stage<C>(as, DEPTH + 1, dtype, a, a0, a_end, R * SIDE, d, width, DEPTH);
+    stage<C>(bs, DEPTH + 1, dtype, b, b0, b_end, R * SIDE, d, width, DEPTH);
     __syncthreads();
 #pragma unroll 4
     for (int p = 0; p < DEPTH; p++) {
@@ -84,16 +101,16 @@ __device__ void products(C s[R][R], rows<const T> a, int64_t a0, int64_t a_end, 
 template <int R> constexpr int ROOM = 2 * R * SIDE * (DEPTH + 1);
 
 /* sum[i][j] += row (y + SIDE i) of w (R SIDE, R SIDE), or its column, times column (x + SIDE j) of b from row b0 */
-template <typename T, int R, int WIDTH, bool COLUMNS, typename C>
-__device__ void add_products(C sum[R][WIDTH / SIDE], const C *w, rows<const T> b, int64_t b0, int64_t b_end, int width,
-                             C *room) {
+template <int R, int WIDTH, bool COLUMNS, typename C>
+__device__ void add_products(C sum[R][WIDTH / SIDE], const C *w, int dtype, const rows &b, int64_t b0, int64_t b_end,
+                             int width, C *room) {
   enum { PART = ROOM<R> / WIDTH < R * SIDE ? ROOM<R> / WIDTH : R * SIDE, LD = R * SIDE + 1 };
   static_assert(PART > 0, "a row fits");
   const int y = (int)threadIdx.x / SIDE, x = (int)threadIdx.x % SIDE;
   for (int first = 0; first < R * SIDE; first += PART) {
     const int n = R * SIDE - first < PART ? R * SIDE - first : PART;
     __syncthreads(); /* w is complete, and the room is free */
-    stage<C>(room, WIDTH, b, b0 + first, b_end, n, 0, width, WIDTH);
+    stage<C>(room, WIDTH, dtype, b, b0 + first, b_end, n, 0, width, WIDTH);
     __syncthreads();
     for (int p = 0; p < n; p++) {
       C u[R];
@@ -122,7 +139,6 @@ template <typename C> __device__ C score(const problem &p, C product, int64_t b,
 
 /* What the weight of query t and key s is multiplied with after dropout: number (b, h, t, s) of the stream decides. */
 template <typename C> __device__ C kept(const problem &p, int64_t b, int64_t h, int64_t t, int64_t s) {
-  if (p.drop_below == 0) return 1;
   const uint64_t number = p.offset + p.base->offset + (uint64_t)(((b * p.heads + h) * p.length + t) * p.keys + s);
   const tl_philox words = tl_philox_block(p.seed ^ p.base->seed, number / 4);
   const int k = (int)(number % 4);
@@ -130,11 +146,22 @@ template <typename C> __device__ C kept(const problem &p, int64_t b, int64_t h, 
   return w >> 8 < p.drop_below ? (C)0 : (C)p.keep_scale;
 }
 
+/* The factors of a pair of tiles, this thread's: each goes where its weight will be. Not unrolled, or the random numbers'
+ * code would be there R * R times. */
+template <int R, typename C>
+__device__ void keep_some(const problem &p, int64_t b, int64_t h, int64_t t0, int64_t s0, C *w) {
+  if (p.drop_below == 0) return;
+  const int y = (int)threadIdx.x / SIDE, x = (int)threadIdx.x % SIDE;
+#pragma unroll 1
+  for (int i = y; i < R * SIDE; i += SIDE)
+#pragma unroll 1
+    for (int j = x; j < R * SIDE; j += SIDE) w[i * (R * SIDE + 1) + j] = kept<C>(p, b, h, t0 + i, s0 + j);
+}
+
 /* ---- forward ---- */
 
-template <typename T, int WIDTH, int R>
+template <typename C, int WIDTH, int R>
 __global__ void __launch_bounds__(SIDE *SIDE, 1) attention_kernel(const __grid_constant__ problem p) {
-  typedef gpu_compute_t<T> C;
   enum { TILE = R * SIDE, LD = TILE + 1 };
   __shared__ C room[ROOM<R>], weights[TILE * LD];
   const int y = (int)threadIdx.x / SIDE, x = (int)threadIdx.x % SIDE;
@@ -146,7 +173,8 @@ __global__ void __launch_bounds__(SIDE *SIDE, 1) attention_kernel(const __grid_c
   const int64_t end = p.causal && t0 + TILE < p.keys ? t0 + TILE : p.keys;
   for (int64_t s0 = 0; s0 < end; s0 += TILE) {
     C s[R][R];
-    products<T, R>(s, p.q.head<const T>(b, h), t0, p.length, p.k.head<const T>(b, kv), s0, p.keys, p.width, room);
+    products<R>(s, p.dtype, p.q.head(b, h), t0, p.length, p.k.head(b, kv), s0, p.keys, p.width, room);
+    keep_some<R>(p, b, h, t0, s0, weights);
 #pragma unroll
     for (int i = 0; i < R; i++) {
       const int64_t t = t0 + y + SIDE * i;
@@ -161,17 +189,18 @@ __global__ void __launch_bounds__(SIDE *SIDE, 1) attention_kernel(const __grid_c
 #pragma unroll
       for (int j = 0; j < R; j++) {
         const C e = f_exp(s[i][j] - shift);
+        const int at = (y + SIDE * i) * LD + x + SIDE * j;
         part += e;
-        weights[(y + SIDE * i) * LD + x + SIDE * j] = e == 0 ? (C)0 : e * kept<C>(p, b, h, t, s0 + x + SIDE * j);
+        weights[at] = p.drop_below == 0 ? e : e * weights[at];
       }
       total[i] = total[i] * factor + gpu_warp_reduce<SIDE>(part, gpu_sum());
       most[i] = top;
 #pragma unroll
       for (int j = 0; j < WIDTH / SIDE; j++) sum[i][j] *= factor;
     }
-    add_products<T, R, WIDTH, false>(sum, weights, p.v.head<const T>(b, kv), s0, p.keys, p.v_width, room);
+    add_products<R, WIDTH, false>(sum, weights, p.dtype, p.v.head(b, kv), s0, p.keys, p.v_width, room);
   }
-  const rows<T> out = p.out.head<T>(b, h);
+  const rows out = p.out.head(b, h);
 #pragma unroll
   for (int i = 0; i < R; i++) {
     const int64_t t = t0 + y + SIDE * i;
@@ -180,7 +209,7 @@ __global__ void __launch_bounds__(SIDE *SIDE, 1) attention_kernel(const __grid_c
 #pragma unroll
     for (int j = 0; j < WIDTH / SIDE; j++)
       if (x + SIDE * j < p.v_width)
-        out.at[t * out.row + (x + SIDE * j) * out.col] = gpu_store<T>(total[i] == 0 ? (C)0 : sum[i][j] * inverse);
+        store<C>(p.dtype, out, t, x + SIDE * j, total[i] == 0 ? (C)0 : sum[i][j] * inverse);
     if (p.lse != nullptr && x == 0)
       ((C *)p.lse)[head * p.length + t] = total[i] == 0 ? -(C)INFINITY : most[i] + f_log(total[i]);
   }
@@ -188,31 +217,28 @@ __global__ void __launch_bounds__(SIDE *SIDE, 1) attention_kernel(const __grid_c
 
 /* ---- backward: P = exp(scores - lse), dS = P (g V^T - delta), delta the sum of g out over a row ---- */
 
-template <typename T> __global__ void attention_delta_kernel(const __grid_constant__ problem p, int64_t queries) {
-  typedef gpu_compute_t<T> C;
+template <typename C> __global__ void attention_delta_kernel(const __grid_constant__ problem p, int64_t queries) {
   for (int64_t i = (int64_t)blockIdx.x * gpu_warps() + gpu_warp_of_block(); i < queries;
        i += (int64_t)gridDim.x * gpu_warps()) {
     const int64_t head = i / p.length, t = i % p.length;
-    const rows<const T> g = p.g.head<const T>(head / p.heads, head % p.heads),
-                        out = p.out.head<const T>(head / p.heads, head % p.heads);
+    const rows g = p.g.head(head / p.heads, head % p.heads), out = p.out.head(head / p.heads, head % p.heads);
     C sum = 0;
     for (int d = gpu_lane(); d < p.v_width; d += GPU_WARP)
-      sum += gpu_load<C>(g.at[t * g.row + d * g.col]) * gpu_load<C>(out.at[t * out.row + d * out.col]);
+      sum += load<C>(p.dtype, g, t, d) * load<C>(p.dtype, out, t, d);
     sum = gpu_warp_reduce(sum, gpu_sum());
     if (gpu_lane() == 0) ((C *)p.delta)[i] = sum;
   }
 }
 
-/* dS of a pair of tiles, rows of queries, and P as it weights the values; each where it is not NULL */
-template <typename T, int R, typename C>
+/* dS of a pair of tiles, rows of queries, or P as it weights the values: where it is not NULL */
+template <int R, typename C>
 __device__ void weights_grad(const problem &p, int64_t b, int64_t h, int64_t t0, int64_t s0, C *room, C *ds, C *w) {
   enum { LD = R * SIDE + 1 };
   const int y = (int)threadIdx.x / SIDE, x = (int)threadIdx.x % SIDE;
   C s[R][R], d[R][R];
-  products<T, R>(s, p.q.head<const T>(b, h), t0, p.length, p.k.head<const T>(b, h / p.group), s0, p.keys, p.width,
-                 room);
-  products<T, R>(d, p.g.head<const T>(b, h), t0, p.length, p.v.head<const T>(b, h / p.group), s0, p.keys, p.v_width,
-                 room);
+  products<R>(s, p.dtype, p.q.head(b, h), t0, p.length, p.k.head(b, h / p.group), s0, p.keys, p.width, room);
+  products<R>(d, p.dtype, p.g.head(b, h), t0, p.length, p.v.head(b, h / p.group), s0, p.keys, p.v_width, room);
+  keep_some<R>(p, b, h, t0, s0, w != nullptr ? w : ds);
 #pragma unroll
   for (int i = 0; i < R; i++) {
     const int64_t t = t0 + y + SIDE * i, row = (b * p.heads + h) * p.length + t;
@@ -222,8 +248,8 @@ __device__ void weights_grad(const problem &p, int64_t b, int64_t h, int64_t t0,
     for (int j = 0; j < R; j++) {
       const int64_t k = s0 + x + SIDE * j;
       const C e = lse == -(C)INFINITY ? (C)0 : f_exp(score(p, s[i][j], b, h, t, k) - lse);
-      const C keep = e == 0 ? (C)0 : kept<C>(p, b, h, t, k);
       const int at = (y + SIDE * i) * LD + x + SIDE * j;
+      const C keep = p.drop_below == 0 ? (C)1 : (w != nullptr ? w : ds)[at];
       if (w != nullptr) w[at] = e * keep;
       if (ds != nullptr) ds[at] = e == 0 ? (C)0 : e * (d[i][j] * keep - delta);
     }
@@ -231,8 +257,8 @@ __device__ void weights_grad(const problem &p, int64_t b, int64_t h, int64_t t0,
 }
 
 /* Row (y + SIDE i) of sum, times factor, is row (first + y + SIDE i) of to. */
-template <typename T, int R, int WIDTH, typename C>
-__device__ void store(const C sum[R][WIDTH / SIDE], rows<T> to, int64_t first, int64_t end, int width, C factor) {
+template <int R, int WIDTH, typename C>
+__device__ void store_tile(const C sum[R][WIDTH / SIDE], int dtype, const rows &to, int64_t first, int64_t end, int width, C factor) {
   const int y = (int)threadIdx.x / SIDE, x = (int)threadIdx.x % SIDE;
 #pragma unroll
   for (int i = 0; i < R; i++) {
@@ -240,13 +266,12 @@ __device__ void store(const C sum[R][WIDTH / SIDE], rows<T> to, int64_t first, i
 #pragma unroll
     for (int j = 0; j < WIDTH / SIDE; j++)
       if (r < end && x + SIDE * j < width)
-        to.at[r * to.row + (x + SIDE * j) * to.col] = gpu_store<T>(sum[i][j] * factor);
+        store<C>(dtype, to, r, x + SIDE * j, sum[i][j] * factor);
   }
 }
 
-template <typename T, int WIDTH, int R>
+template <typename C, int WIDTH, int R>
 __global__ void __launch_bounds__(SIDE *SIDE, 1) attention_dq_kernel(const __grid_constant__ problem p) {
-  typedef gpu_compute_t<T> C;
   enum { TILE = R * SIDE, LD = TILE + 1 };
   __shared__ C room[ROOM<R>], ds[TILE * LD];
   const int64_t tiles = (p.length + TILE - 1) / TILE, head = blockIdx.x / tiles, t0 = blockIdx.x % tiles * TILE;
@@ -254,16 +279,15 @@ __global__ void __launch_bounds__(SIDE *SIDE, 1) attention_dq_kernel(const __gri
   C sum[R][WIDTH / SIDE] = {};
   const int64_t end = p.causal && t0 + TILE < p.keys ? t0 + TILE : p.keys;
   for (int64_t s0 = 0; s0 < end; s0 += TILE) {
-    weights_grad<T, R>(p, b, h, t0, s0, room, ds, (C *)nullptr);
-    add_products<T, R, WIDTH, false>(sum, ds, p.k.head<const T>(b, h / p.group), s0, p.keys, p.width, room);
+    weights_grad<R>(p, b, h, t0, s0, room, ds, (C *)nullptr);
+    add_products<R, WIDTH, false>(sum, ds, p.dtype, p.k.head(b, h / p.group), s0, p.keys, p.width, room);
   }
-  store<T, R, WIDTH>(sum, p.dq.head<T>(b, h), t0, p.length, p.width, (C)p.scale);
+  store_tile<R, WIDTH>(sum, p.dtype, p.dq.head(b, h), t0, p.length, p.width, (C)p.scale);
 }
 
 /* The gradients of a tile of keys, or (VALUES) of values, from all queries of the heads that share them. */
-template <typename T, int WIDTH, int R, bool VALUES>
+template <typename C, int WIDTH, int R, bool VALUES>
 __global__ void __launch_bounds__(SIDE *SIDE, 1) attention_dkv_kernel(const __grid_constant__ problem p) {
-  typedef gpu_compute_t<T> C;
   enum { TILE = R * SIDE, LD = TILE + 1 };
   __shared__ C room[ROOM<R>], w[TILE * LD];
   const int64_t tiles = (p.keys + TILE - 1) / TILE, head = blockIdx.x / tiles, s0 = blockIdx.x % tiles * TILE;
@@ -271,12 +295,12 @@ __global__ void __launch_bounds__(SIDE *SIDE, 1) attention_dkv_kernel(const __gr
   C sum[R][WIDTH / SIDE] = {};
   for (int64_t h = kv * p.group; h < (kv + 1) * p.group; h++)
     for (int64_t t0 = p.causal ? s0 : 0; t0 < p.length; t0 += TILE) { /* both tiles are as large */
-      weights_grad<T, R>(p, b, h, t0, s0, room, VALUES ? (C *)nullptr : w, VALUES ? w : (C *)nullptr);
-      const rows<const T> x = VALUES ? p.g.head<const T>(b, h) : p.q.head<const T>(b, h);
-      add_products<T, R, WIDTH, true>(sum, w, x, t0, p.length, VALUES ? p.v_width : p.width, room);
+      weights_grad<R>(p, b, h, t0, s0, room, VALUES ? (C *)nullptr : w, VALUES ? w : (C *)nullptr);
+      const rows x = VALUES ? p.g.head(b, h) : p.q.head(b, h);
+      add_products<R, WIDTH, true>(sum, w, p.dtype, x, t0, p.length, VALUES ? p.v_width : p.width, room);
     }
-  if (VALUES) store<T, R, WIDTH>(sum, p.dv.head<T>(b, kv), s0, p.keys, p.v_width, (C)1);
-  else store<T, R, WIDTH>(sum, p.dk.head<T>(b, kv), s0, p.keys, p.width, (C)p.scale);
+  if (VALUES) store_tile<R, WIDTH>(sum, p.dtype, p.dv.head(b, kv), s0, p.keys, p.v_width, (C)1);
+  else store_tile<R, WIDTH>(sum, p.dtype, p.dk.head(b, kv), s0, p.keys, p.width, (C)p.scale);
 }
 
 /* ---- entries ---- */
@@ -298,6 +322,7 @@ problem problem_of(const tl_attention_args *a) {
   p.keys = a->k->shape[2];
   p.width = (int)a->q->shape[3];
   p.v_width = (int)a->v->shape[3];
+  p.dtype = a->q->dtype;
   p.q = view_of(a->q);
   p.k = view_of(a->k);
   p.v = view_of(a->v);
@@ -330,27 +355,27 @@ tl_status grid(const char *op, int64_t batch, int64_t heads, int64_t length, int
   return TL_OK;
 }
 
-template <typename T, int WIDTH, int R> tl_status forward(const tl_attention_args *a) {
+template <typename C, int WIDTH, int R> tl_status forward(const tl_attention_args *a) {
   const problem p = problem_of(a);
   const char *op = "scaled_dot_product_attention";
   unsigned blocks = 0;
   TL_TRY(grid(op, a->q->shape[0], p.heads, p.length, R * SIDE, &blocks));
-  return gpu_launch(op, attention_kernel<T, WIDTH, R>, blocks, SIDE * SIDE, 0, p);
+  return gpu_launch(op, attention_kernel<C, WIDTH, R>, blocks, SIDE * SIDE, 0, p);
 }
 
-template <typename T, int WIDTH, int R> tl_status backward_tiles(const tl_attention_grad_args *a, const problem &p) {
+template <typename C, int WIDTH, int R> tl_status backward_tiles(const tl_attention_grad_args *a, const problem &p) {
   const char *op = "scaled_dot_product_attention_grad";
   const int64_t batch = a->in.q->shape[0];
   unsigned queries = 0, keys = 0;
   TL_TRY(grid(op, batch, p.heads, p.length, R * SIDE, &queries));
   TL_TRY(grid(op, batch, p.kv_heads, p.keys, R * SIDE, &keys));
-  if (a->dq != nullptr) TL_TRY(gpu_launch(op, attention_dq_kernel<T, WIDTH, R>, queries, SIDE * SIDE, 0, p));
-  if (a->dk != nullptr) TL_TRY(gpu_launch(op, attention_dkv_kernel<T, WIDTH, R, false>, keys, SIDE * SIDE, 0, p));
-  if (a->dv != nullptr) TL_TRY(gpu_launch(op, attention_dkv_kernel<T, WIDTH, R, true>, keys, SIDE * SIDE, 0, p));
+  if (a->dq != nullptr) TL_TRY(gpu_launch(op, attention_dq_kernel<C, WIDTH, R>, queries, SIDE * SIDE, 0, p));
+  if (a->dk != nullptr) TL_TRY(gpu_launch(op, attention_dkv_kernel<C, WIDTH, R, false>, keys, SIDE * SIDE, 0, p));
+  if (a->dv != nullptr) TL_TRY(gpu_launch(op, attention_dkv_kernel<C, WIDTH, R, true>, keys, SIDE * SIDE, 0, p));
   return TL_OK;
 }
 
-template <typename T, int WIDTH, int R> tl_status backward(const tl_attention_grad_args *a) {
+template <typename C, int WIDTH, int R> tl_status backward(const tl_attention_grad_args *a) {
   const char *op = "scaled_dot_product_attention_grad";
   problem p = problem_of(&a->in);
   p.g = view_of(a->g);
@@ -358,40 +383,35 @@ template <typename T, int WIDTH, int R> tl_status backward(const tl_attention_gr
   p.dk = view_of(a->dk);
   p.dv = view_of(a->dv);
   const int64_t rows = a->in.q->shape[0] * p.heads * p.length;
-  const size_t bytes = (size_t)rows * sizeof(gpu_compute_t<T>);
+  const size_t bytes = (size_t)rows * sizeof(C);
   p.delta = tl_cuda_scratch(op, bytes);
   if (p.delta == nullptr) return TL_ERR_MEMORY;
-  tl_status st = gpu_launch(op, attention_delta_kernel<T>, gpu_blocks(rows * GPU_WARP), GPU_BLOCK, 0, p, rows);
-  if (st == TL_OK) st = backward_tiles<T, WIDTH, R>(a, p);
+  tl_status st = gpu_launch(op, attention_delta_kernel<C>, gpu_blocks(rows * GPU_WARP), GPU_BLOCK, 0, p, rows);
+  if (st == TL_OK) st = backward_tiles<C, WIDTH, R>(a, p);
   tl_cuda_scratch_free(p.delta, bytes);
   return st;
 }
 
-/* Runs a statement with the width of rows and the tiles that leave their sums in registers. */
-#define DISPATCH_WIDTH(T, width, WIDTH, R, ...)          \
-  if ((width) <= 64) {                                   \
-    enum { WIDTH = 64, R = sizeof(T) == 8 ? 2 : 4 };     \
-    __VA_ARGS__                                          \
-  } else if ((width) <= 128) {                           \
-    enum { WIDTH = 128, R = sizeof(T) == 8 ? 2 : 4 };    \
-    __VA_ARGS__                                          \
-  } else {                                               \
-    enum { WIDTH = WIDEST, R = sizeof(T) == 8 ? 1 : 2 }; \
-    __VA_ARGS__                                          \
-  }
+/* The type that is computed in, the width of rows, and the tiles that leave their sums in registers. float64 is for
+ * checks: one kernel serves all widths. */
+#define DISPATCH(dtype, width, function, args)                                 \
+  do {                                                                         \
+    if ((dtype) == TL_FLOAT64) return function<double, WIDEST, 1>(args);       \
+    if ((width) <= 64) return function<float, 64, 4>(args);                    \
+    if ((width) <= 128) return function<float, 128, 4>(args);                  \
+    return function<float, WIDEST, 2>(args);                                   \
+  } while (0)
 
 } // namespace
 
 TL_CUDA_ENTRY(attention)(const tl_attention_args *a) {
   TL_TRY(check("scaled_dot_product_attention", a));
   const int64_t width = a->q->shape[3] > a->v->shape[3] ? a->q->shape[3] : a->v->shape[3];
-  GPU_DISPATCH_FLOATING(a->q->dtype, T, DISPATCH_WIDTH(T, width, WIDTH, R, return forward<T, WIDTH, R>(a);))
-  return TL_OK;
+  DISPATCH(a->q->dtype, width, forward, a);
 }
 
 TL_CUDA_ENTRY(attention_grad)(const tl_attention_grad_args *a) {
   TL_TRY(check("scaled_dot_product_attention_grad", &a->in));
   const int64_t width = a->in.q->shape[3] > a->in.v->shape[3] ? a->in.q->shape[3] : a->in.v->shape[3];
-  GPU_DISPATCH_FLOATING(a->g->dtype, T, DISPATCH_WIDTH(T, width, WIDTH, R, return backward<T, WIDTH, R>(a);))
-  return TL_OK;
+  DISPATCH(a->g->dtype, width, backward, a);
 }
