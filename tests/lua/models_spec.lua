@@ -405,6 +405,26 @@ describe("generate", function()
     says("the cache is another model's", ids, models.load(golden .. "llama"):cache())
   end)
 
+  it("runs the hooks of the output layer", function()
+    tl.manual_seed(1)
+    local llama = models.llama { vocab_size = 9, max_position_embeddings = 8, hidden_size = 8, intermediate_size = 12,
+      num_hidden_layers = 1, num_attention_heads = 2 }
+    local some = tl.randint(0, 9, { 2, 6 })
+    local loss = llama:loss(some, some):item()
+    tl.nn.utils.prune.l1_unstructured(llama.lm_head, "weight", { count = 0 })
+    local optimizer = tl.optim.SGD(llama:parameters(), { lr = 1 })
+    assert.is_true(math.abs(llama:loss(some, some, { chunk = 2 }):item() - loss) < 1e-5)
+    assert.are.same({ 2, 6 }, llama:loss(some, some, { reduction = "none" }).shape)
+    for _ = 1, 3 do
+      optimizer:zero_grad()
+      llama:loss(some, some):backward()
+      optimizer:step()
+    end
+    assert.is_true(llama:loss(some, some):item() < loss - 0.05)
+    close(llama(some), llama.lm_head(llama.model(some)), 0)
+    assert.equal(1, llama:generate(some, { max_new_tokens = 1 }):size(2) - 6)
+  end)
+
   it("refuses what does not fit", function()
     local function says(message, o) assert.has_error(function() model:generate(ids, o) end, "generate: " .. message) end
     says("4 tokens and 17 new ones are more than the 20 that the model takes", { max_new_tokens = 17 })

@@ -23,8 +23,8 @@ function Causal:check_ids(ids, cache)
   if T > self:limit() then fail(("%s: %d tokens, the model takes %d at most"):format(self._name, T, self:limit())) end
 end
 
--- States x (.., C) and the weight (V, C) whose product is the logits. Adapters of the output layer (tl.lora) are columns
--- more of both: x W' + (scale A x) B'.
+-- States x (.., C) and the weight (V, C) whose product is the logits. Adapters of the output layer (tl.lora) are more
+-- columns of both: x W' + (scale A x) B'.
 local function factors(model, x)
   local weight, head = model:output_weight(), model.lm_head
   local A = head and head.lora_A
@@ -33,23 +33,46 @@ local function factors(model, x)
   return tl.cat({ x, change:to(x.dtype) }, -1), tl.cat({ weight, head.lora_B.weight:to(weight.dtype) }, 2)
 end
 
+-- The output layer if it has hooks, pruning's for one: only a call runs them.
+local function hooked(model)
+  local head = model.lm_head
+  return head and head._hooks and head or nil
+end
+
+local function logits(model, x)
+  local head = hooked(model)
+  if head then return head(x) end
+  return F.linear(factors(model, x))
+end
+
+-- The loss of an output layer that has to be called: all logits are there at once.
+local function hooked_loss(head, x, targets, options)
+  local o = {}
+  for key, value in pairs(options or {}) do o[key] = value end
+  o.chunk = nil
+  local loss = F.cross_entropy(head(x):flatten(1, 2), targets:flatten(), o)
+  return loss:dim() == 0 and loss or loss:view(targets.shape)
+end
+
 --- model(ids, cache): ids (B, T) -> logits (B, T, V). With a cache (model:cache()) the ids continue what it holds.
 function Causal:forward(ids, cache)
   self:check_ids(ids, cache)
-  return F.linear(factors(self, self:body()(ids, cache)))
+  return logits(self, self:body()(ids, cache))
 end
 
 --- The logits (B, V) behind the last of ids (B, T).
 function Causal:next_logits(ids, cache)
   self:check_ids(ids, cache)
-  return F.linear(factors(self, self:body()(ids, cache):select(2, -1)))
+  return logits(self, self:body()(ids, cache):select(2, -1))
 end
 
 --- model:loss(ids, targets, {ignore_index=-100, label_smoothing=0, reduction="mean", ...}): the cross entropy of
 --- targets (B, T) with the logits of ids (B, T), which are never all in memory at once: F.linear_cross_entropy.
 function Causal:loss(ids, targets, options)
   self:check_ids(ids)
-  local x, weight = factors(self, self:body()(ids))
+  local states, head = self:body()(ids), hooked(self)
+  if head then return hooked_loss(head, states, targets, options) end
+  local x, weight = factors(self, states)
   return F.linear_cross_entropy(x, weight, targets, options)
 end
 
