@@ -66,6 +66,15 @@ assert(mean:allclose(tl.full({ 3 }, (size - 1) / 2)), "mean")
 local worst = tl.tensor { 0 / 0, rank }
 dist.all_reduce(worst, "sum")
 assert(worst[1]:isnan():item() == true or worst[1]:isnan():item() == 1, "nan")
+-- a NaN stays, whosever it is
+for _, dtype in ipairs { "float32", "float64", "float16", "bfloat16" } do
+  for r = 0, size - 1 do
+    for _, op in ipairs { "max", "min" } do
+      local t = tl.tensor({ rank == r and 0 / 0 or 1 }, { dtype = dtype })
+      assert(dist.all_reduce(t, op):isnan():item(), ("%s of a NaN of rank %d, %s"):format(op, r, dtype))
+    end
+  end
+end
 
 -- many at once, in order, while the tensors are in use nowhere else
 local works = {}

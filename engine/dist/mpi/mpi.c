@@ -13,7 +13,8 @@
 
 static const tl_plugin_host *host;
 static MPI_Comm data_comm = MPI_COMM_NULL, control_comm = MPI_COMM_NULL;
-static MPI_Op half_ops[4], bf16_ops[4]; /* by tl_reduce_op */
+static MPI_Op half_ops[4], bf16_ops[4];    /* by tl_reduce_op */
+static MPI_Op float_ops[2], double_ops[2]; /* max, min */
 static int ranks, own_rank;
 static bool opened_here, left_well;
 /* Elements that one call of MPI, whose counts are int, takes: no product with a size or a number of ranks overflows. */
@@ -51,8 +52,8 @@ static tl_status failed(int error, const char *op, int line) {
       b[i] = from_float(expression);                                    \
     }                                                                   \
   }
-#define LARGEST(x, y) (x != x ? x : y != y ? y : x > y ? x : y)
-#define SMALLEST(x, y) (x != x ? x : y != y ? y : x < y ? x : y)
+#define LARGEST(x, y) ((x) != (x) ? (x) : (y) != (y) ? (y) : (x) > (y) ? (x) : (y))
+#define SMALLEST(x, y) ((x) != (x) ? (x) : (y) != (y) ? (y) : (x) < (y) ? (x) : (y))
 LOW_OP(half_sum, tl_half_to_float, tl_float_to_half, x + y)
 LOW_OP(half_max, tl_half_to_float, tl_float_to_half, LARGEST(x, y))
 LOW_OP(half_min, tl_half_to_float, tl_float_to_half, SMALLEST(x, y))
@@ -60,7 +61,24 @@ LOW_OP(bf16_sum, tl_bf16_to_float, tl_float_to_bf16, x + y)
 LOW_OP(bf16_max, tl_bf16_to_float, tl_float_to_bf16, LARGEST(x, y))
 LOW_OP(bf16_min, tl_bf16_to_float, tl_float_to_bf16, SMALLEST(x, y))
 
+/* MPI_MAX and MPI_MIN compare: whether a NaN stays depends on the rank that has it. */
+#define COMPARE_OP(name, T, choose)                                     \
+  static void name(void *in, void *inout, int *n, MPI_Datatype *type) { \
+    (void)type;                                                         \
+    const T *a = in;                                                    \
+    T *b = inout;                                                       \
+    for (int i = 0; i < *n; i++) b[i] = choose(a[i], b[i]);             \
+  }
+COMPARE_OP(float_max, float, LARGEST)
+COMPARE_OP(float_min, float, SMALLEST)
+COMPARE_OP(double_max, double, LARGEST)
+COMPARE_OP(double_min, double, SMALLEST)
+
 static tl_status make_ops(void) {
+  MPI_TRY("dist.init", MPI_Op_create(float_max, 1, &float_ops[0]));
+  MPI_TRY("dist.init", MPI_Op_create(float_min, 1, &float_ops[1]));
+  MPI_TRY("dist.init", MPI_Op_create(double_max, 1, &double_ops[0]));
+  MPI_TRY("dist.init", MPI_Op_create(double_min, 1, &double_ops[1]));
   MPI_User_function *const half[4] = {half_sum, half_sum, half_max, half_min};
   MPI_User_function *const bf16[4] = {bf16_sum, bf16_sum, bf16_max, bf16_min};
   for (int i = 0; i < 4; i++) {
@@ -85,6 +103,8 @@ static MPI_Datatype type_of(int dtype) {
 static MPI_Op op_of(int dtype, int op) {
   if (dtype == TL_FLOAT16) return half_ops[op];
   if (dtype == TL_BFLOAT16) return bf16_ops[op];
+  if (dtype == TL_FLOAT32 && op >= TL_MAX) return float_ops[op - TL_MAX];
+  if (dtype == TL_FLOAT64 && op >= TL_MAX) return double_ops[op - TL_MAX];
   if (dtype == TL_BOOL) return op == TL_MIN ? MPI_LAND : MPI_LOR;
   return op == TL_MAX ? MPI_MAX : op == TL_MIN ? MPI_MIN : MPI_SUM;
 }
@@ -132,6 +152,10 @@ static void close_mpi(bool wait) {
   for (int i = 0; i < 4; i++) {
     MPI_Op_free(&half_ops[i]);
     MPI_Op_free(&bf16_ops[i]);
+  }
+  for (int i = 0; i < 2; i++) {
+    MPI_Op_free(&float_ops[i]);
+    MPI_Op_free(&double_ops[i]);
   }
   MPI_Comm_free(&data_comm);
   MPI_Comm_free(&control_comm);
