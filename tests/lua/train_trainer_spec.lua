@@ -309,6 +309,19 @@ describe("Trainer", function()
       function() make { resume = true, state = { model = o.model } }:fit() end)
   end)
 
+  it("keeps its place when it goes on with fewer epochs than were begun", function()
+    local function run(options)
+      options.directory, options.resume = folder, true
+      options.train = data.DataLoader(fixed(20), { batch_size = 4, shuffle = true })
+      return trainer(options):fit()
+    end
+    run { epochs = 9, steps = 12 } -- 5 steps an epoch
+    local ended = run { epochs = 1 }
+    assert.same({ 12, 3 }, { ended.step, ended.epoch })
+    local result = run { epochs = 4 }
+    assert.same({ 20, 4 }, { result.step, result.epoch })
+  end)
+
   it("keeps the best checkpoints", function()
     local losses, at = { 3, 1, 2, 4 }, 0
     local t = trainer {
@@ -349,6 +362,14 @@ describe("Trainer", function()
       ["on_step must be a function, got a number"] = { on_step = 1 },
       ["decay must be in %[0, 1%), got 2"] = { ema = 2 },
       ["scaler must have the method unscale_"] = { scaler = {} },
+      ["seed must be an integer, got a string"] = { seed = "x" },
+      ["config must be a string, got a number"] = { config = 1 },
+      ["state is a table name %-> object, got a string"] = { state = "model" },
+      ["names in state are strings, got a number"] = { state = { net() } },
+      ["'lr' in state must have state_dict%(%) and load_state_dict%(%), or be a generator, got a number"] =
+        { state = { lr = 1 } },
+      ["the name 'checkpoints' in state is taken"] = { state = { checkpoints = net() } },
+      ["the name 'rng' in state is taken"] = { state = { rng = tl.Generator(1) } },
     } do raises(pattern, trainer, options) end
     raises("options are a table, got nil", train.Trainer)
     raises("epochs or steps must say when training ends", function()
@@ -360,6 +381,23 @@ describe("Trainer", function()
     raises("must return a loss of one element, got nil", function() trainer { loss = function() end }:fit() end)
     raises("the third result of the loss function is a table",
       function() trainer { loss = function(m, x, y) return mse(m, x, y), nil, 1 end }:fit() end)
+    local sums = { ["'loss' is taken, got it as a name"] = { loss = 1 }, ["got a number as a name"] = { 1 } }
+    for pattern, more in pairs(sums) do
+      raises(pattern, function()
+        trainer { loss = function(m, x, y) return mse(m, x, y), 4, more end }:fit()
+      end)
+    end
+    for _, count in ipairs { -1, 0 / 0, 1 / 0 } do
+      raises("the count must be 0 or more, got", function()
+        trainer { loss = function(m, x, y) return mse(m, x, y), count end }:fit()
+      end)
+    end
+    raises("the function `train` must return an iterator, got nil", function()
+      trainer { train = function() end }:fit()
+    end)
+    raises("the function `validation` must return an iterator, got nil", function()
+      trainer { validation = function() end }:fit()
+    end)
     raises("how many samples a batch has cannot be seen", function()
       local function loss(m) return m(tl.ones(1, 3)):sum() end
       trainer { train = function() return function() return 1 end end, loss = loss }:fit()
@@ -424,6 +462,13 @@ describe("loggers", function()
     again:close()
     train.CSV(folder):log(1, { z = 1 })
     assert.equal("step,z\n1,1\n", read(folder))
+  end)
+
+  it("CSV and JSONL name what cannot be read", function()
+    for _, class in ipairs { "CSV", "JSONL" } do
+      local log = train[class]("/")
+      raises("/ cannot be read: ", log.rewind, log, 1)
+    end
   end)
 
   it("CSV and JSONL drop what was not whole, and rows of the same step that were written later", function()

@@ -70,6 +70,7 @@ function checkpoint.collect(state)
   local saved, own = {}, { rng = tl.get_rng_state() }
   for _, name in ipairs(names_of(state)) do
     local value = state[name]
+    if name == "rng" and is_own(value) then fail("save_checkpoint: the name 'rng' is taken") end
     if is_own(value) then own[name] = state_of(value) else saved[name] = state_of(value) end
   end
   saved.ranks = gather(own)
@@ -131,5 +132,8 @@ function checkpoint.load_checkpoint(path, state, options)
 end
 
 checkpoint.rank, checkpoint.group = rank, group
+
+--- Can load_checkpoint() hand a state to it?
+function checkpoint.takes_state(value) return is_object(value) or base.is_generator(value) end
 
 return checkpoint

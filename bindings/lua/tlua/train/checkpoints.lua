@@ -83,6 +83,9 @@ end
 --- that are no longer kept are deleted when it is on disk. All ranks call it.
 function Checkpoints:save(step, state, metric)
   base.check_integer(step, "Checkpoints:save", "the step")
+  if type(state) == "table" and state.checkpoints ~= nil then
+    fail("Checkpoints:save: the name 'checkpoints' is taken")
+  end
   local saved = checkpoint.collect(state)
   note_metric(self, step, metric)
   saved.checkpoints = { best = self.best_entries }

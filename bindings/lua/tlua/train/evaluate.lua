@@ -27,7 +27,10 @@ local function sums_over(t, batches)
   local padding, samples = padding_of(batches)
   local function pack(...) return { n = select("#", ...), ... } end
   local iterator, state, control = batches, nil, nil
-  if type(batches) == "function" then iterator, state, control = batches(t.epoch, 0) end
+  if type(batches) == "function" then
+    iterator, state, control = batches(t.epoch, 0)
+    step.check_iterator(iterator, "validation")
+  end
   while true do
     local batch = pack(iterator(state, control))
     control = batch[1]

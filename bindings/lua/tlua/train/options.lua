@@ -45,6 +45,22 @@ local function check_batches(o, name)
   end
 end
 
+-- What a run that goes on could not take back is found before the run, not after it.
+local function check_state(state)
+  if state == nil then return end
+  if type(state) ~= "table" then fail("Trainer: state is a table name -> object, got " .. base.kind(state)) end
+  for name, value in pairs(state) do
+    if type(name) ~= "string" then fail("Trainer: names in state are strings, got " .. base.kind(name)) end
+    if name == "ranks" or name == "checkpoints" or name == "rng" then
+      fail(("Trainer: the name '%s' in state is taken"):format(name))
+    end
+    if not checkpoint.takes_state(value) then
+      fail(("Trainer: '%s' in state must have state_dict() and load_state_dict(), or be a generator, got %s"):format(
+        name, base.kind(value)))
+    end
+  end
+end
+
 local function check(o)
   if not is_module(o.model) then fail("Trainer: model must be a module, got " .. base.kind(o.model)) end
   check_object(o, "optimizer", "step")
@@ -63,6 +79,11 @@ local function check(o)
   for _, name in ipairs { "epochs", "steps" } do check_count(o, name, 0) end
   for _, name in ipairs { "accumulate", "evaluate_every", "log_every", "save_every" } do check_count(o, name, 1) end
   if o.clip ~= nil then base.check_number(o.clip, "Trainer", "clip") end
+  if o.seed ~= nil then base.check_integer(o.seed, "Trainer", "seed") end
+  check_state(o.state)
+  if o.config ~= nil and type(o.config) ~= "string" then
+    fail("Trainer: config must be a string, got " .. base.kind(o.config))
+  end
   if o.unit ~= nil and type(o.unit) ~= "string" then
     fail("Trainer: unit must be a string, got " .. base.kind(o.unit))
   end

@@ -22,6 +22,12 @@ local function move(t, value)
   return copy
 end
 
+--- Fails unless what a function given as batches returned can be called.
+function step.check_iterator(iterator, name)
+  if type(iterator) == "function" or (type(iterator) == "table" and getmetatable(iterator)) then return end
+  fail(("Trainer: the function `%s` must return an iterator, got %s"):format(name, base.kind(iterator)))
+end
+
 --- The tensors of a packed batch {n=, ...} where the model is.
 function step.place(t, batch)
   for i = 1, batch.n do batch[i] = move(t, batch[i]) end
@@ -45,6 +51,16 @@ local function check_loss(loss)
   end
 end
 
+-- The names of what the loss function sums.
+local function check_names(more)
+  for name in pairs(more) do
+    if type(name) ~= "string" or name == "loss" then
+      fail("Trainer: the third result of the loss function is a table name -> sum, 'loss' is taken, got "
+        .. (name == "loss" and "it" or base.kind(name)) .. " as a name")
+    end
+  end
+end
+
 local function number_of(x, name)
   if base.is_tensor(x) then return x:item() end
   if type(x) ~= "number" then fail(("Trainer: %s must be a number or a tensor, got %s"):format(name, base.kind(x))) end
@@ -64,6 +80,10 @@ function step.forward(t, batch)
   local summed = count ~= nil
   t.unit = t.unit or (summed and "tokens" or "samples")
   count = summed and number_of(count, "the count") or samples_of(batch)
+  if not (count >= 0 and count < math.huge) then
+    fail(("Trainer: the count must be 0 or more, got %g"):format(count))
+  end
+  check_names(more or {})
   return { loss = loss, count = count, summed = summed, more = more }
 end
 

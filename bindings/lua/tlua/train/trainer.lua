@@ -168,7 +168,7 @@ local function finish(t, moment)
 end
 
 local function has_ended(t)
-  return t.signal ~= nil or t.step >= t.steps or t.epoch > t.epochs
+  return t.signal ~= nil or t.step >= t.steps or t.epoch > t.epochs or (t.ended and t.epoch == t.epochs)
     or (t.patience ~= nil and t.bad >= t.patience)
 end
 
@@ -179,6 +179,7 @@ local function batches_of(t)
   local train, iterator, state, control = t.train
   if type(train) == "function" then
     iterator, state, control = train(t.epoch, t.batch)
+    step.check_iterator(iterator, "train")
   else
     local sampler = train.sampler
     if t.batch == 0 and type(sampler) == "table" and sampler.set_epoch then sampler:set_epoch(t.epoch) end
@@ -204,7 +205,6 @@ end
 
 local function run_epoch(t)
   if t.ended then t.epoch, t.ended = t.epoch + 1, false end
-  if has_ended(t) then return end
   local next_batch, is_last = batches_of(t)
   while not has_ended(t) do
     base.poll()
@@ -228,7 +228,6 @@ local function run(t)
   if not t.module.training then t.module:train() end
   if pending == "step" or pending == "epoch" then finish(t, pending) end
   while not has_ended(t) do run_epoch(t) end
-  if t.epoch > t.epochs then t.epoch, t.ended = t.epochs, true end
   if not t.signal then finish(t, "end") end
   if type(t.train) == "table" and t.train.close then t.train:close() end
 end

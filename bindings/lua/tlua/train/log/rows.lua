@@ -32,8 +32,9 @@ end
 function rows.read(path)
   local file = io.open(path, "rb")
   if not file then return nil end
-  local text = file:read("*a")
+  local text, message = file:read("*a")
   file:close()
+  if not text then fail(("%s cannot be read: %s"):format(path, message)) end
   local lines = {}
   for line in text:gmatch("([^\n]*)\n") do lines[#lines + 1] = line end
   return lines
