@@ -8,6 +8,9 @@ local dist = {}
 local operations = { sum = 0, mean = 1, max = 2, min = 3 }
 
 local function operation(name, op)
+  if name ~= nil and type(name) ~= "string" then
+    fail(("%s: the reduction is a name like \"sum\", got %s"):format(op, base.kind(name)))
+  end
   local number = operations[name or "sum"]
   if not number then
     fail(("%s: there is no reduction '%s'%s"):format(op, tostring(name), base.suggestion(tostring(name), operations)))

@@ -91,12 +91,16 @@ end
 
 --- ddp:loss(...) is module:loss(...), of models that have a loss of their own.
 function DDP:loss(...)
+  if type(self.module.loss) ~= "function" then
+    fail("DistributedDataParallel: the model has no method loss()")
+  end
   begin(self)
   return self.module:loss(...)
 end
 
 --- no_sync(f, ...): inside, backward adds local gradients only; the next backward outside averages their sum.
 function DDP:no_sync(f, ...)
+  if type(f) ~= "function" then fail("no_sync: argument 1 must be a function, got " .. base.kind(f)) end
   local before = self._synchronises
   local function restore(ok, ...)
     self._synchronises = before

@@ -217,6 +217,9 @@ function Zero:state_dict()
 end
 
 function Zero:load_state_dict(dict)
+  if type(dict) ~= "table" or type(dict.state) ~= "table" or type(dict.param_groups) ~= "table" then
+    fail(NAME .. ": load_state_dict takes what state_dict() gave")
+  end
   local mine = { param_groups = dict.param_groups, state = {} }
   for i, group in ipairs(self.groups) do
     local state = dict.state[i]
