@@ -10,8 +10,15 @@
 local tl = require "tlua"
 local nn, optim, data, dist = tl.nn, tl.optim, tl.data, tl.dist
 
-local options = { epochs = 2, limit = math.huge, batch = 128, lr = 1e-3, device = "cpu" }
-for i = 1, #arg, 2 do options[arg[i]:match("^%-%-(%a+)$") or arg[i]] = tonumber(arg[i + 1]) or arg[i + 1] end
+local options = { epochs = 2, limit = math.huge, batch = 128, lr = 1e-3, device = "cpu", save = false }
+for i = 1, #arg, 2 do
+  local name, value = arg[i]:match("^%-%-(%a+)$"), arg[i + 1]
+  if options[name] == nil or value == nil then
+    io.stderr:write(("ddp.lua: %s is no option, or its value is missing\n"):format(arg[i]))
+    os.exit(2)
+  end
+  options[name] = tonumber(value) or value
+end
 
 -- 1. Join the other ranks. Alone this is rank 0 of 1, and everything below is the same.
 dist.init()
