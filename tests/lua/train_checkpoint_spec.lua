@@ -218,6 +218,18 @@ describe("a checkpoint", function()
     raises("the name 'ranks' is taken", train.save_checkpoint, folder, { ranks = 1 })
     raises("the name 'rng' is taken", train.save_checkpoint, folder, { rng = tl.Generator(1) })
     raises("what is kept is a table", train.save_checkpoint, folder, 1)
+    local c = train.Checkpoints(folder .. "s")
+    raises("the step must be at least 0, got %-1", c.save, c, -1, {})
+    raises("the metric must be a number, got a string", c.save, c, 1, {}, "x")
+    raises("the name 'checkpoints' is taken", c.save, c, 1, { checkpoints = 1 })
+    os.remove(folder .. "s")
+    local ema = train.EMA(tl.nn.Linear(1, 1))
+    raises("argument 1 must be a function, got nil", ema.apply, ema)
+    local loader = tl.data.DataLoader(tl.data.TensorDataset(tl.ones(2, { device = "cpu" })), { batch_size = 1 })
+    for _, batch in ipairs { -1, 0.5 } do
+      local state = { epoch = 1, batch = batch, samples = 2, batch_size = 1 }
+      raises("takes what state_dict%(%) gave", loader.load_state_dict, loader, state)
+    end
     local a = parts()
     train.save_checkpoint(folder, { model = a.model })
     raises("holds nothing for 'optimizer', 'scheduler'$", train.load_checkpoint, folder, a)

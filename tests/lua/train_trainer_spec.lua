@@ -464,6 +464,14 @@ describe("loggers", function()
     assert.equal("step,z\n1,1\n", read(folder))
   end)
 
+  it("refuse what they could not give back", function()
+    for _, log in ipairs { train.CSV(folder), train.JSONL(folder), train.Console() } do
+      raises('the name "step" cannot be a column', log.log, log, 1, { step = 2 })
+      raises("cannot be a column", log.log, log, 1, { ["a\nb"] = 2 })
+      raises("'a' must be a number, got a string", log.log, log, 1, { a = "x" })
+    end
+  end)
+
   it("CSV and JSONL name what cannot be read", function()
     for _, class in ipairs { "CSV", "JSONL" } do
       local log = train[class]("/")

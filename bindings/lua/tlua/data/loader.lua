@@ -269,7 +269,8 @@ end
 --- Takes over a state_dict(): the next `for` gives the rest of that epoch. The default generator is the caller's: its
 --- state must be restored, too (tl.set_rng_state), if the later epochs are to be the same.
 function DataLoader:load_state_dict(state)
-  if type(state) ~= "table" or type(state.epoch) ~= "number" or type(state.batch) ~= "number" then
+  if type(state) ~= "table" or type(state.epoch) ~= "number" or type(state.batch) ~= "number"
+    or state.batch < 0 or state.batch % 1 ~= 0 then
     fail("DataLoader: load_state_dict takes what state_dict() gave")
   end
   for name, here in pairs { samples = self.sampler:size(), batch_size = self.batch_size } do

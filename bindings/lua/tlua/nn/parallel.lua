@@ -100,7 +100,9 @@ end
 
 --- no_sync(f, ...): inside, backward adds local gradients only; the next backward outside averages their sum.
 function DDP:no_sync(f, ...)
-  if type(f) ~= "function" then fail("no_sync: argument 1 must be a function, got " .. base.kind(f)) end
+  if type(f) ~= "function" and type(f) ~= "table" then
+    fail("no_sync: argument 1 must be a function, got " .. base.kind(f))
+  end
   local before = self._synchronises
   local function restore(ok, ...)
     self._synchronises = before

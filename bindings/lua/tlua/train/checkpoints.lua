@@ -83,6 +83,8 @@ end
 --- that are no longer kept are deleted when it is on disk. All ranks call it.
 function Checkpoints:save(step, state, metric)
   base.check_integer(step, "Checkpoints:save", "the step")
+  if step < 0 then fail("Checkpoints:save: the step must be at least 0, got " .. step) end
+  if metric ~= nil then base.check_number(metric, "Checkpoints:save", "the metric") end
   if type(state) == "table" and state.checkpoints ~= nil then
     fail("Checkpoints:save: the name 'checkpoints' is taken")
   end

@@ -41,6 +41,9 @@ end
 
 --- ema:apply(f, ...): f(...) while the model has the averaged weights; its own come back afterwards, also after errors.
 function EMA:apply(f, ...)
+  if type(f) ~= "function" and type(f) ~= "table" then
+    fail("EMA:apply: argument 1 must be a function, got " .. base.kind(f))
+  end
   no_grad(exchange, self)
   local function restore(ok, ...)
     no_grad(exchange, self)

@@ -3,6 +3,7 @@
 local base = require "tlua.base"
 local progress = require "tlua.progress"
 local system = require "tlua.system"
+local rows = require "tlua.train.log.rows"
 
 local Console = {}
 Console.__index = Console
@@ -54,6 +55,7 @@ end
 
 --- console:log(step, {name = number, ...})
 function Console:log(step, values)
+  rows.check("Console", step, values)
   local texts, evaluated = { "step " .. step .. (self.total and "/" .. self.total or "") }, false
   for _, name in ipairs(sorted_names(values)) do
     texts[#texts + 1] = name .. " " .. short(values[name])

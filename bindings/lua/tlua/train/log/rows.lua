@@ -20,6 +20,7 @@ function rows.check(op, step, values)
   local names = {}
   for name, value in pairs(values) do
     if type(name) ~= "string" then fail(op .. ": names are strings, got " .. base.kind(name)) end
+    if name == "step" or name:find("[\r\n]") then fail(("%s: the name %q cannot be a column"):format(op, name)) end
     if type(value) ~= "number" then fail(("%s: '%s' must be a number, got %s"):format(op, name, base.kind(value))) end
     names[#names + 1] = name
   end
