@@ -36,6 +36,7 @@ local function read(model, op, ids, options)
   check_range(op, o, "temperature", o.temperature >= 0, "at least 0")
   check_range(op, o, "top_k", o.top_k >= 0 and o.top_k % 1 == 0, "an integer of at least 0 (0: all)")
   check_range(op, o, "top_p", o.top_p > 0 and o.top_p <= 1, "above 0 and at most 1")
+  if o.pad_token_id ~= nil then base.check_integer(o.pad_token_id, op, "option 'pad_token_id'") end
   if ids:size(1) == 0 or T == 0 then fail(op .. ": needs at least one token to go on from") end
   if T + o.max_new_tokens > limit then
     fail(("%s: %d tokens and %d new ones are more than the %d that the model takes"):format(op, T, o.max_new_tokens,
