@@ -7,8 +7,11 @@ n=$1
 shift
 export WORLD_SIZE=$n MASTER_ADDR=${MASTER_ADDR-localhost} MASTER_PORT=${PORT:-$((20000 + $$ % 40000))}
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
+pids=()
+trap 'kill "${pids[@]}" 2>/dev/null; exit 143' TERM INT
 for ((rank = 0; rank < n; rank++)); do
   RANK=$rank LOCAL_RANK=$rank "$@" &
+  pids+=($!)
 done
 code=0
 for ((rank = 0; rank < n; rank++)); do
@@ -17,8 +20,9 @@ for ((rank = 0; rank < n; rank++)); do
   if [ $one -ne 0 ] && [ $code -eq 0 ]; then
     code=$one
     # the others get time to say why, then they are ended
-    (sleep 6 && kill $(jobs -p)) >/dev/null 2>&1 &
+    (sleep 6 && kill "${pids[@]}") >/dev/null 2>&1 &
     killer=$!
+    disown # no rank: not waited for
   fi
 done
 [ $code -ne 0 ] && kill "$killer" 2>/dev/null

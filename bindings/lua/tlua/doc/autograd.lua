@@ -36,7 +36,8 @@ former state.]],
   ["tl.utils.checkpoint"] = [[
 checkpoint(f, ...): f(...) without keeping what its backward needs: backward runs f again with the same random numbers
 (Chen et al. 2016). Arguments and parameters inside f get their gradients; other tensors that f uses must not depend on
-anything that does. f may be a module, call checkpoint itself, and take and return anything. docs/memory.md]],
+anything that does. The random numbers are those of tl.manual_seed's generators: what f draws from a tl.Generator of its own
+is not the same again. f may be a module, call checkpoint itself, and take and return anything. docs/memory.md]],
   ["tl.utils.checkpoint_sequential"] = [[
 checkpoint_sequential(modules, segments, x): the modules of a Sequential or a list, one after the other, in so many parts:
 what goes from one part to the next is kept, all else is computed anew in backward. The last part runs as always.]],
