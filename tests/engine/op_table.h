@@ -10,11 +10,12 @@
 /* ---- what rows use ---- */
 
 enum row_flags {
-  MOVES = 1,           /* elements are moved or chosen: results are exact */
-  IN_PLACE = 2,        /* writes in[0] */
-  NO_GRADIENT = 4,     /* the result never has a history */
-  DRAWS = 8,           /* takes numbers of row_generator() */
-  CONTIGUOUS_ONLY = 16 /* other strides may be refused */
+  MOVES = 1,            /* elements are moved or chosen: results are exact */
+  IN_PLACE = 2,         /* writes in[0] */
+  NO_GRADIENT = 4,      /* the result never has a history */
+  DRAWS = 8,            /* takes numbers of row_generator() */
+  CONTIGUOUS_ONLY = 16, /* other strides may be refused */
+  MASK_OR_BIAS = 32     /* a mask may be floating numbers, which are added */
 };
 
 #define BIT(dtype) (1u << (dtype))

@@ -79,7 +79,7 @@ START_TEST(other_dtypes) {
         const op_input *s = &row->input[i];
         tl_status st =
             run_replaced(row, first_dtype(row), i, replacement(s, s->ndim, s->shape, dtype), tl_dtype_name(dtype));
-        bool takes = s->kind == MASK  ? dtype == TL_BOOL
+        bool takes = s->kind == MASK  ? dtype == TL_BOOL || (row->flags & MASK_OR_BIAS && FLOATING & BIT(dtype))
                      : s->kind == IDS ? dtype >= TL_INT64 && dtype != TL_BOOL
                                       : row->inputs > 1 || row->dtypes & BIT(dtype);
         bool refused = st == TL_ERR_DTYPE ||
