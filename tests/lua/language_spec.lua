@@ -103,8 +103,9 @@ describe("linear_cross_entropy", function()
     raises("option 'reduction' is", F.linear_cross_entropy, x, w, t, { reduction = "average" })
     raises("chunk must be an integer", F.linear_cross_entropy, x, w, t, { chunk = 0 })
     raises("option 'weight' must be a tensor", F.linear_cross_entropy, x, w, t, { weight = 1 })
-    raises("label 4 %(element 3 of the target%) is outside 0%.%.3", F.linear_cross_entropy, tl.randn(2, 2, 3), w,
-      ids(0, 1, 4, 2):view(2, 2))
+    raises("label 4 %(element 3 of the target%) is ", function() -- on a GPU, when it is waited for
+      return F.linear_cross_entropy(tl.randn(2, 2, 3), w, ids(0, 1, 4, 2):view(2, 2)):item()
+    end)
   end)
 end)
 
