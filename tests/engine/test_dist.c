@@ -164,7 +164,7 @@ static void choose_port(char text[8]) {
 
 /* f(rank, context) in RANKS processes; each ends within SECONDS, well. */
 static void on_ranks(void (*f)(int rank, void *context), void *context) {
-  char port[8], number[8], size[8];
+  char port[8], number[12], size[12];
   pid_t pids[RANKS];
   choose_port(port);
   snprintf(size, sizeof size, "%d", RANKS);
