@@ -8,7 +8,7 @@ shift
 export WORLD_SIZE=$n MASTER_ADDR=${MASTER_ADDR-localhost} MASTER_PORT=${PORT:-$((20000 + $$ % 40000))}
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 pids=()
-trap 'kill "${pids[@]}" 2>/dev/null; exit 143' TERM INT
+trap 'kill "${pids[@]}" 2>/dev/null; exit 143' TERM
 for ((rank = 0; rank < n; rank++)); do
   RANK=$rank LOCAL_RANK=$rank "$@" &
   pids+=($!)
