@@ -1,11 +1,11 @@
 #!/bin/bash
 # started.sh N TLUA [ARGUMENT...]: N ranks that meet over TCP, started as torchrun starts them: by variables alone. A rank
-# that fails ends the others; the exit code is its. PORT: where they meet.
+# that fails ends the others; the exit code is its. PORT: where they meet (below those that connections get by themselves).
 set -u
 trap '' INT # the ranks end by it, and then this
 n=$1
 shift
-export WORLD_SIZE=$n MASTER_ADDR=${MASTER_ADDR-localhost} MASTER_PORT=${PORT:-$((20000 + $$ % 40000))}
+export WORLD_SIZE=$n MASTER_ADDR=${MASTER_ADDR-localhost} MASTER_PORT=${PORT:-$((10000 + $$ % 20000))}
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 pids=()
 trap 'kill "${pids[@]}" 2>/dev/null; exit 143' TERM

@@ -101,7 +101,7 @@ describe("ranks over TCP #once", function()
     has(alone(srun:format(2, 0)), "srun began 2 ranks without an MPI: use srun --mpi=pmix, or set MASTER_ADDR")
     has(alone(srun:format(2, 0) .. " MASTER_ADDR=localhost"), "got 'localhost' and ''")
     assert.equal(0, select(2, alone(srun:format(1, 0))))
-    local text = shell(([[bash -c 'export MASTER_ADDR=127.0.0.1 MASTER_PORT=$((20000 + $$ %% 40000))
+    local text = shell(([[bash -c 'export MASTER_ADDR=127.0.0.1 MASTER_PORT=$((10000 + $$ %% 20000))
       for r in 0 1; do
         SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=$r timeout 60 "%s" -e "tl.dist.init() tl.dist.barrier() print(123)" &
       done
@@ -112,7 +112,7 @@ describe("ranks over TCP #once", function()
   -- rank 0 at a port of its own, and meanwhile what `others` does
   local function meeting(size, timeout, others)
     local command = [[
-      export WORLD_SIZE=%d MASTER_ADDR=127.0.0.1 MASTER_PORT=$((20000 + $$ %% 40000))
+      export WORLD_SIZE=%d MASTER_ADDR=127.0.0.1 MASTER_PORT=$((10000 + $$ %% 20000))
       tlua() { RANK=$1 timeout 60 '%s' -e 'local d = tl.dist d.init{timeout = %g} d.barrier() print "met"'; }
       tlua 0 &
       until (: > /dev/tcp/127.0.0.1/$MASTER_PORT) 2> /dev/null; do :; done
